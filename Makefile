@@ -1,0 +1,46 @@
+# Everything runs from a bare clone: the first target that needs it sets up .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+RECIPE ?= configs/dit_pixel_faces.py
+WORKDIR ?= runs/$(basename $(notdir $(RECIPE)))
+
+.PHONY: setup dev train test fmt lint types smoke bench
+
+setup: .venv/installed
+dev: .venv/installed-dev
+
+.venv/installed: pyproject.toml constraints.txt
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+train: setup
+	$(BIN)/tinygen train --config=$(RECIPE) --workdir=$(WORKDIR)
+	$(BIN)/tinygen sample --ckpt=$(WORKDIR) --num=64
+	@echo "Look at $(WORKDIR)/sampled/*/grid.png, and at $(WORKDIR)/samples/ for how it learned."
+
+test: dev
+	$(BIN)/python -m pytest --numprocesses 2
+
+fmt: dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: dev
+	$(BIN)/pyright
+
+smoke: setup
+	for recipe in configs/*.py; do \
+	  $(BIN)/tinygen train --config=$$recipe:smoke --workdir=$$(mktemp -d)/run || exit 1; done
+
+bench: setup
+	$(BIN)/python scripts/bench.py loop

@@ -1,0 +1,91 @@
+"""From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in config.py."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+from ml_collections import ConfigDict
+
+from tinygen.data import images
+from tinygen.data.base import DataSource
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError, unknown
+from tinygen.models.microdit import MicroDiT
+from tinygen.objectives.flow import FlowMatching
+from tinygen.sharding import Layout, make_mesh
+
+MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT}
+OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching}
+DATASETS: dict[str, Callable[..., DataSource]] = {"digits": images.digits, "digits8": images.digits8, "pixel_faces": images.pixel_faces}
+
+COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of, data apart: all that sampling from a checkpoint needs.
+
+    create: makes the model from random streams; cheap to trace, so it can be evaluated for shapes alone
+    """
+
+    codec: Codec
+    objective: Any
+    create: Callable[[nnx.Rngs], nnx.Module]
+    layout: Layout
+
+
+def data_source(config: ConfigDict) -> DataSource:
+    return _made(DATASETS, "data", config, {}).overfitting(config.data.overfit)
+
+
+def parts(config: ConfigDict, codec: Codec) -> Parts:
+    """Raises UserError for a model or an objective that does not fit the data, and for a mesh that does not fit the machine."""
+    facts = {**codec.facts(), "precision": precision(config)}
+    mesh = make_mesh(config.mesh)
+    rules = getattr(_row(MODELS, "model", config), "SHARDING", ())
+    layout = Layout(mesh, rules, config.sharding.min_size)
+    objective = _made(OBJECTIVES, "objective", config, facts)
+
+    def create(rngs: nnx.Rngs) -> nnx.Module:
+        return _made(MODELS, "model", config, {**facts, "rngs": rngs})
+
+    jax.eval_shape(lambda: nnx.split(create(nnx.Rngs(0)), ...)[1])  # refuse now what the model would refuse later
+    return Parts(codec=codec, objective=objective, create=create, layout=layout)
+
+
+def check_batch_size(config: ConfigDict, layout: Layout) -> None:
+    """Raises UserError for a batch that does not split over the devices."""
+    micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
+    if micro % multiple:
+        what = f"config.batch_size={config.batch_size}" + (f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else "")
+        raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
+
+
+def precision(config: ConfigDict) -> str:
+    """What "auto" means here: float32 on a CPU, bfloat16 operands on GPU and TPU."""
+    if config.precision != "auto":
+        return config.precision
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+def _row(table: Mapping[str, Callable[..., Any]], section: str, config: ConfigDict) -> Callable[..., Any]:
+    name = config[section].name
+    if name not in table:
+        raise unknown(section, name, table)
+    return table[name]
+
+
+def _made(table: Mapping[str, Callable[..., Any]], section: str, config: ConfigDict, facts: Mapping[str, Any]) -> Any:
+    """The row's constructor called with the config's keywords and those of the facts that it names."""
+    constructor = _row(table, section, config)
+    keywords = {key: value for key, value in config[section].to_dict().items() if key not in ("name", *COMMON.get(section, ()))}
+    # A module's class hides its constructor's signature behind (*args, **kwargs).
+    function = constructor.__init__ if isinstance(constructor, type) else constructor
+    wanted = [name for name in inspect.signature(function).parameters if name != "self"]
+    missing = [name for name in wanted if name not in keywords and name not in facts]
+    if missing:
+        raise UserError(f"{section} {config[section].name!r} needs {', '.join(missing)}, which data set {config.data.name!r} does not have")
+    return constructor(**keywords, **{name: facts[name] for name in wanted if name in facts})

@@ -1,0 +1,162 @@
+"""Checkpoints, by Orbax: the whole TrainState beside the config, the codec and the manifest that give it meaning.
+
+`checkpoints/<step>/` holds four items: state, config, codec, manifest. Nothing else is needed to sample from it.
+"""
+
+import dataclasses
+import json
+import platform
+import subprocess
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from ml_collections import ConfigDict
+
+from tinygen import config as schema
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+from tinygen.state import TrainState, Tree
+
+PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def make_manager(workdir: epath.Path, *, keep: int, keep_every: int) -> ocp.CheckpointManager:
+    """Saves asynchronously; keeps the newest `keep` checkpoints and those whose step is a multiple of `keep_every`."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=keep, keep_period=keep_every or None, step_prefix=None, cleanup_tmp_directories=True)
+    return ocp.CheckpointManager(workdir / "checkpoints", options=options)
+
+
+def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: ConfigDict, codec: Codec, manifest: dict[str, Any]) -> None:
+    """Begins a save; the state may be donated as soon as this returns."""
+    manager.save(
+        step,
+        args=ocp.args.Composite(
+            state=ocp.args.StandardSave(state),  # type: ignore[arg-type]
+            config=ocp.args.JsonSave(config.to_dict()),
+            codec=ocp.args.JsonSave(codec.to_json()),
+            manifest=ocp.args.JsonSave(manifest),
+        ),
+    )
+
+
+def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, shardings: TrainState) -> TrainState:
+    """The state of a step, straight onto the devices that `shardings` names, whatever it was saved from."""
+    target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
+    return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))["state"]  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A checkpoint found on disk. `workdir` is the run it belongs to."""
+
+    workdir: epath.Path
+    step: int
+    config: ConfigDict
+    codec: Codec
+    manifest: dict[str, Any]
+
+    def restore_weights(self, abstract: Tree, shardings: Tree) -> Tree:
+        """Some of the state's branches ({"ema": ..., "buffers": ...}); the others are never read."""
+        target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
+        arguments = ocp.args.PyTreeRestore(
+            item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
+        )
+        with ocp.CheckpointManager(self.workdir / "checkpoints", options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+            return manager.restore(self.step, args=ocp.args.Composite(state=arguments))["state"]
+
+
+def find(path: epath.PathLike, step: int | None = None) -> Saved:
+    """The checkpoint that `path` means: a run's workdir, its checkpoints folder, or one checkpoint in it; the newest by default.
+
+    Raises UserError where there is none.
+    """
+    folder = epath.Path(path)
+    if not folder.exists():
+        raise UserError(f"--ckpt={path}: there is no such folder")
+    if folder.name.isdigit() and folder.parent.name == "checkpoints":
+        folder, step = folder.parent, int(folder.name) if step is None else step
+    checkpoints = folder if folder.name == "checkpoints" else folder / "checkpoints"
+    steps = sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.exists() else []
+    if not steps:
+        raise UserError(f"--ckpt={path}: no checkpoint there; give the workdir of a run that has saved one")
+    if step is not None and step not in steps:
+        raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
+    step = steps[-1] if step is None else step
+    names = ("config", "codec", "manifest")
+    with ocp.CheckpointManager(checkpoints, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+        items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))
+    config = schema.base(**items["config"])
+    return Saved(checkpoints.parent, step, config, Codec.from_json(items["codec"]), items["manifest"])
+
+
+def claim(workdir: epath.Path, config: ConfigDict) -> ConfigDict:
+    """The configuration to run with: the given one, unless the workdir holds another run's.
+
+    Only [resume] keys may differ from the stored config.json; the changes are appended to config_changes.jsonl.
+    Raises UserError with the differences otherwise.
+    """
+    path = workdir / "config.json"
+    stored = schema.from_json(path.read_text()) if path.exists() else None
+    with config.unlocked():
+        # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
+        config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
+    if stored is not None:
+        changes = schema.difference(stored, config)
+        refused = [f"{key}: {old} -> {new}" for key, (old, new) in changes.items() if not schema.may_change(key, config)]
+        if refused:
+            shown = "; ".join(refused[:6]) + (f"; and {len(refused) - 6} more" if len(refused) > 6 else "")
+            raise UserError(f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it.")
+        if changes:
+            with (workdir / "config_changes.jsonl").open("a") as file:
+                file.write(json.dumps({key: {"from": old, "to": new} for key, (old, new) in changes.items()}) + "\n")
+    path.write_text(schema.to_json(config))
+    return config
+
+
+def make_manifest(fingerprint: str, parameters: int) -> dict[str, Any]:
+    """What the run was made with: versions, revision, devices, data, size."""
+    devices = jax.devices()
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+            versions[package] = "unknown"
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "revision": _revision(),
+        "device_kind": devices[0].device_kind,
+        "device_count": len(devices),
+        "process_count": jax.process_count(),
+        "data_fingerprint": fingerprint,
+        "parameters": parameters,
+    }
+
+
+def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) -> None:
+    """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program."""
+    (workdir / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    (workdir / "codec").mkdir(exist_ok=True)
+    (workdir / "codec" / "codec.json").write_text(json.dumps(codec.to_json(), indent=2) + "\n")
+
+
+def read_manifest(workdir: epath.Path) -> dict[str, Any] | None:
+    path = workdir / "manifest.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def count(tree: Any) -> int:
+    """Elements of all leaves."""
+    return int(sum(np.prod(leaf.shape, dtype=np.int64) for leaf in jax.tree.leaves(tree)))
+
+
+def _revision() -> str:
+    try:
+        here = epath.Path(__file__).parent
+        return subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,0 +1,241 @@
+"""The command line: subcommands, absl flags, and the border where a user's mistake becomes one line and exit status 2.
+
+Flags stop here: below, commands are functions of plain arguments. Nothing heavy (JAX, TensorFlow) is imported before
+a command is known to be well formed, so help and mistakes answer at once.
+"""
+
+import dataclasses
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import flags
+
+from tinygen import __version__
+from tinygen.errors import UserError, unknown
+
+OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A subcommand: what `help` says of it, the flags it defines, and the call it makes with them."""
+
+    summary: str
+    usage: str
+    define: Callable[[flags.FlagValues], None]
+    run: Callable[[flags.FlagValues, list[str]], int | None]
+
+
+def _train_flags(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("config", None, "The recipe: PATH.py[:VARIANT]. --config.a.b=v overrides any key.", flag_values=values)
+    flags.DEFINE_string("workdir", None, "Where the run lives; starting again there resumes. Default: runs/<config name>.", flag_values=values)
+
+
+def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
+    recipe = _required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
+    return _command("train")(_config(recipe, overrides), _workdir(values))
+
+
+def _ckpt_flags(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("ckpt", None, "A run's workdir, its checkpoints folder, or one checkpoint in it.", flag_values=values)
+    flags.DEFINE_integer("step", None, "Which checkpoint. Default: the newest.", flag_values=values)
+    flags.DEFINE_boolean("ema", True, "Use the averaged weights; --noema uses the raw ones.", flag_values=values)
+
+
+def _sample_flags(values: flags.FlagValues) -> None:
+    _ckpt_flags(values)
+    flags.DEFINE_integer("num", 64, "How many samples. Sample i is the same whatever their number.", flag_values=values)
+    flags.DEFINE_list("labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values)
+    flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
+    flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
+    flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Seed of the noise.", flag_values=values)
+    flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
+    flags.DEFINE_string("out", None, "Folder for the files. Default: <workdir>/sampled/<step>.", flag_values=values)
+
+
+def _sample(values: flags.FlagValues, overrides: list[str]) -> int | None:
+    if values.num <= 0:
+        raise UserError(f"--num={values.num}: ask for at least one sample")
+    if values.batch_size <= 0:
+        raise UserError(f"--batch_size={values.batch_size}: must be positive")
+    settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
+    return _command("sample")(
+        _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces"),
+        step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
+        seed=values.seed, batch_size=values.batch_size, out=values.out,
+    )  # fmt: skip
+
+
+def _evaluate(values: flags.FlagValues, overrides: list[str]) -> int | None:
+    ckpt = _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
+    return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
+
+
+COMMANDS = {
+    "train": Command(
+        "train a model, or go on with a run that was stopped",
+        "tinygen train --config=configs/RECIPE.py[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
+        _train_flags,
+        _train,
+    ),
+    "sample": Command(
+        "draw samples from a checkpoint",
+        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7] [--nfe=25] [--guidance=2.0] [--out=DIR]",
+        _sample_flags,
+        _sample,
+    ),
+    "eval": Command(
+        "the objective's own held-out metrics of a checkpoint",
+        "tinygen eval --ckpt=DIR [--step=N] [--noema]",
+        _ckpt_flags,
+        _evaluate,
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: this process's) and returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        return _refuse(str(error))
+    except flags.Error as error:
+        return _refuse(_flag_message(error))
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        return _refuse(f"{error.filename or 'input/output'}: {error.strerror}")
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name == "--version":
+        print(f"tinygen {__version__}")
+        return 0
+    if name == "help":
+        if not rest:
+            print(_overview())
+            return 0
+        name, rest = rest[0], ["--help"]
+    if name not in COMMANDS:
+        raise unknown("command", name, [*COMMANDS, "help"])
+    command, values = COMMANDS[name], flags.FlagValues()
+    command.define(values)
+    if any(argument in ("-h", "--help", "-help") for argument in rest):
+        print(_manual(name, command, values))
+        return 0
+    _quiet_libraries()
+    overrides, rest = _split_overrides(rest)
+    if overrides and "config" not in values:
+        raise UserError(f"{overrides[0]}: only 'tinygen train' takes overrides; a checkpoint brings its own configuration")
+    _parse(values, rest)
+    return command.run(values, overrides) or 0
+
+
+def _parse(values: flags.FlagValues, arguments: list[str]) -> None:
+    known = {*values}
+    for argument in arguments:  # absl's own message names a near match only for some; ours always does, and in one line
+        flag = re.match(r"--?([A-Za-z_][\w.]*)", argument)
+        name = flag[1] if flag else ""
+        if flag and name not in known and not (name.startswith("no") and name[2:] in known):
+            raise unknown("flag", f"--{name}", [f"--{each}" for each in known])
+    positional = values(["tinygen", *arguments])[1:]
+    if positional:
+        raise UserError(f"{positional[0]!r} is not a flag: write --name=value ('tinygen help' lists commands and flags)")
+
+
+def _config(recipe: str, overrides: list[str]) -> Any:
+    """The recipe's configuration; ml_collections' config_flags types and applies every `--config.a.b=v`."""
+    from ml_collections import config_flags
+
+    from tinygen import config as schema
+
+    # A new name brings another row of keywords, so it must be chosen before the other overrides are typed.
+    chosen = [re.fullmatch(r"--?config\.(\w+)\.name=(.*)", override) for override in overrides]
+    config = schema.load(recipe, {match[1]: match[2] for match in chosen if match and match[1] in schema.TABLES})
+    keys = schema.flatten(config)
+    for override in overrides:
+        key = OVERRIDE.match(override)[1]  # type: ignore[index]
+        if key not in keys:
+            raise unknown("config key", key, keys)
+    typed = flags.FlagValues()
+    config_flags.DEFINE_config_dict("config", config, flag_values=typed, sys_argv=overrides)
+    typed(["tinygen", *overrides])
+    config = schema.change(config, typed.config.to_dict())
+    schema.check(config)
+    return config
+
+
+def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """(overrides `--config.a.b=v`, the other arguments); `--config.a.b v` is written with `=`."""
+    overrides: list[str] = []
+    others: list[str] = []
+    waiting = False
+    for argument in arguments:
+        if OVERRIDE.match(argument):
+            overrides.append(argument)
+            waiting = "=" not in argument
+        elif waiting and not argument.startswith("--"):
+            overrides[-1] += f"={argument}"
+            waiting = False
+        else:
+            others.append(argument)
+            waiting = False
+    return overrides, others
+
+
+def _workdir(values: flags.FlagValues) -> str:
+    path, _, variant = values.config.partition(":")
+    name = os.path.splitext(os.path.basename(path))[0]
+    return values.workdir or os.path.join("runs", f"{name}-{variant}" if variant else name)
+
+
+def _required(values: flags.FlagValues, name: str, what: str) -> str:
+    if not values[name].value:
+        raise UserError(f"--{name} is missing: give {what}")
+    return values[name].value
+
+
+def _command(module: str) -> Callable[..., int | None]:
+    """`main` of a command's module, imported only now: it brings JAX."""
+    return importlib.import_module(f"tinygen.{module}").main
+
+
+def _quiet_libraries() -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow and XLA greet on stderr
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
+def _flag_message(error: flags.Error) -> str:
+    return " ".join(str(error).removeprefix("flag ").split())
+
+
+def _refuse(message: str) -> int:
+    print(f"tinygen: {message}", file=sys.stderr)
+    return 2
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"tinygen {__version__}: trains tiny generative models from one config file.", "", "Commands:"]
+    lines += [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    lines += ["", "'tinygen help COMMAND' shows a command's flags. To begin: tinygen train --config=configs/dit_pixel_faces.py"]
+    return "\n".join(lines)
+
+
+def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
+    lines = [f"tinygen {name}: {command.summary}", "", f"  {command.usage}", "", "Flags:"]
+    for flag_name in values:
+        flag = values[flag_name]
+        default = "" if flag.default is None else f" (default: {flag.default_as_str.strip(chr(39))})"
+        lines.append(f"  --{flag_name}: {flag.help}{default}")
+    return "\n".join(lines)

@@ -1,0 +1,268 @@
+"""The whole configuration, once: every key with its default, its unit or constraint, and whether it may change on resume.
+
+A recipe calls `base(...)` with what it changes and `vary(...)` for its variants:
+
+    def get_config(variant=""):
+        config = base(data=dict(name="digits"), model=dict(name="microdit", width=256), ...)
+        return vary(config, variant, smoke=dict(model=dict(width=32)))
+
+`data`, `model` and `objective` name a row of a table below; the row's keywords and their defaults join that section.
+Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused.
+"""
+
+import importlib.machinery
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from tinygen.errors import UserError, unknown
+
+
+class resume(NamedTuple):
+    """Marks the default of a key that may change in an existing workdir."""
+
+    default: Any
+
+
+SCHEMA: dict[str, Any] = dict(
+    seed=0,  # root of every random stream: initialisation, data order, noise, samples
+    batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
+    precision=resume("auto"),  # of matrix products: auto | float32 (exact) | bfloat16 operands, float32 sums; auto = the backend's best
+    data=dict(
+        name="pixel_faces",  # a row of DATASETS
+        overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model
+    ),
+    model=dict(name="microdit"),  # a row of MODELS
+    objective=dict(name="flow"),  # a row of OBJECTIVES
+    optim=dict(
+        lr=1e-3,  # peak learning rate
+        schedule="warmup_cosine",  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine
+        warmup=100,  # steps from 0 to lr (warmup_cosine)
+        decay_steps=0,  # steps until final_lr; 0 = train.steps as the run began: a longer run then keeps final_lr
+        final_lr=1e-5,  # learning rate after decay_steps
+        b1=0.9,
+        b2=0.99,
+        eps=1e-8,
+        weight_decay=0.01,  # decoupled, on kernels only: never on norms, biases or embeddings
+        clip=1.0,  # global gradient norm; 0 = no clipping
+        accumulate=1,  # micro-batches a step; divides batch_size
+    ),
+    ema=dict(decay=0.999),  # of the parameters; warmed up as min(decay, (1+n)/(10+n)) after n updates
+    mesh=dict(  # devices an axis; one axis may be -1 = the rest
+        data=resume(-1),  # batch split, parameters replicated
+        fsdp=resume(1),  # batch and parameters split
+        tensor=resume(1),  # products split by the model's SHARDING table
+    ),
+    sharding=dict(min_size=resume(2**16)),  # elements; leaves smaller than this are replicated, not split by fsdp
+    train=dict(
+        steps=resume(2_000),  # optimizer steps of the whole run
+        log_every=resume(50),  # steps between lines of metrics.jsonl and TensorBoard points
+        eval_every=resume(500),  # steps between held-out losses, raw and EMA weights; 0 = never
+        preview_every=resume(500),  # steps between sample grids, besides 1, 2, 5 x 10^k before the first; 0 = none at all
+        preview_num=resume(64),  # samples a grid
+        checkpoint_every=resume(500),  # steps between checkpoints, besides the last step and a signal; 0 = only those
+        keep=resume(2),  # newest checkpoints kept
+        keep_every=resume(0),  # besides, keep those whose step is a multiple of this; 0 = none
+    ),
+)
+
+MODELS: dict[str, dict[str, Any]] = {
+    "microdit": dict(
+        patch=2,  # pixels a side of a patch; divides height and width
+        width=256,  # features a token; a multiple of heads
+        depth=8,  # blocks
+        heads=4,  # attention heads; width / heads is even
+        mlp_ratio=4.0,  # hidden size of SwiGLU is 2/3 x ratio x width, rounded up to mlp_multiple
+        mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
+        adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
+        qk_norm=True,  # RMS norm of queries and keys, a head
+        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for MeanFlow
+    ),
+}
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "flow": dict(
+        t_mean=0.0,  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
+        t_std=1.0,
+        cond_drop=0.1,  # share of examples trained without their condition; guidance needs some
+        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        nfe=resume(50),  # network evaluations a sample, guidance's included
+        guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
+        guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
+    ),
+}
+
+DATASETS: dict[str, dict[str, Any]] = {
+    "digits": dict(label="label"),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
+    "digits8": dict(label="label"),  # 1,797 digits, 8x8 grey, 10 classes
+    "pixel_faces": dict(label="hair_color"),  # 10,000 faces, 16x16 RGB; label = the attribute to condition on, or ""
+}
+
+TABLES = {"model": MODELS, "objective": OBJECTIVES, "data": DATASETS}
+
+
+def base(**changes: Any) -> ConfigDict:
+    """The default configuration with `changes` (nested dicts) made: complete, type-checked and locked.
+
+    Raises UserError, naming the nearest known key, for one that does not exist, and for a value of another type.
+    """
+    sections = {name: changes.get(name, {}) for name in TABLES}
+    tree = _defaults(SCHEMA)
+    for name, section in sections.items():
+        row = section.get("name", tree[name]["name"]) if isinstance(section, Mapping) else section
+        tree[name] |= _row(name, row)
+    return _locked(_merged(tree, changes))
+
+
+def vary(config: ConfigDict, variant: str = "", **variants: Mapping[str, Any]) -> ConfigDict:
+    """`config` with the changes of the named variant; "" changes nothing. Raises UserError for an unknown variant."""
+    if not variant:
+        return config
+    if variant not in variants:
+        raise unknown("variant", variant, variants)
+    return change(config, variants[variant])
+
+
+def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+    """A copy of `config` with nested `changes` made. A section given another `name` starts from that row's defaults."""
+    tree = config.to_dict()
+    for section in TABLES:
+        name = changes.get(section, {}).get("name", tree[section]["name"])
+        if name != tree[section]["name"]:
+            common = _defaults(SCHEMA)[section]
+            tree[section] = {key: tree[section][key] for key in common} | {"name": name} | _row(section, name)
+    return _locked(_merged(tree, changes))
+
+
+def load(spec: str, names: Mapping[str, str] | None = None) -> ConfigDict:
+    """The configuration of a recipe `path.py[:variant]`, with `names` ({"data": "digits"}) choosing other table rows."""
+    path, _, variant = spec.partition(":")
+    if not Path(path).is_file():
+        raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
+    loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader))  # type: ignore[arg-type]
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
+    try:
+        loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path} is not a Python file that can be run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.dont_write_bytecode = writes
+    if not callable(getattr(module, "get_config", None)):
+        raise UserError(f"{path} has no function get_config(variant=''): see configs/dit_digits.py")
+    config = module.get_config(variant)
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
+    return change(config, {section: {"name": name} for section, name in (names or {}).items()})
+
+
+def check(config: ConfigDict) -> None:
+    """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
+    train, optim = config.train, config.optim
+    positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every}
+    positive |= {"train.keep": train.keep, "train.preview_num": train.preview_num, "optim.accumulate": optim.accumulate, "optim.lr": optim.lr}
+    for key, value in positive.items():
+        if value <= 0:
+            raise UserError(f"config.{key}={value} must be positive")
+    for key in ("eval_every", "preview_every", "checkpoint_every", "keep_every"):
+        if train[key] < 0:
+            raise UserError(f"config.train.{key}={train[key]} must be 0 (never) or positive")
+    if not 0 <= config.ema.decay < 1:
+        raise UserError(f"config.ema.decay={config.ema.decay} must lie in [0, 1)")
+    if config.data.overfit < 0:
+        raise UserError(f"config.data.overfit={config.data.overfit} must be 0 (all examples) or a number of examples")
+    for key, known in {"precision": ("auto", "float32", "bfloat16"), "optim.schedule": ("constant", "linear", "warmup_cosine")}.items():
+        if (value := flatten(config)[key]) not in known:
+            raise unknown(f"config.{key}", value, known)
+    if config.batch_size % optim.accumulate:
+        raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={optim.accumulate} micro-batches")
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"optim.lr": 1e-3, ...}: every leaf under its dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        nested = isinstance(value, Mapping | ConfigDict)
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
+
+
+def difference(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """{dotted key: (old value, new value)} for every key that differs; None where a side lacks the key."""
+    a, b = flatten(old), flatten(new)
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def may_change(key: str, config: ConfigDict) -> bool:
+    """Whether a dotted key may change in an existing workdir: the [resume] keys."""
+    marked = {name for name, value in _entries(SCHEMA) if isinstance(value, resume)}
+    for section, table in TABLES.items():
+        marked |= {f"{section}.{name}" for name, value in _entries(table[config[section].name]) if isinstance(value, resume)}
+    return key in marked
+
+
+def to_json(config: ConfigDict) -> str:
+    return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
+def from_json(text: str) -> ConfigDict:
+    """The inverse of `to_json`. Keys added since the text was written take their defaults, which are the old behaviour."""
+    return base(**json.loads(text))
+
+
+def _entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _entries(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """`tree` with the resume marks taken off."""
+    plain = {key: value.default if isinstance(value, resume) else value for key, value in tree.items()}
+    return {key: _defaults(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
+
+
+def _row(section: str, name: Any) -> dict[str, Any]:
+    table = TABLES[section]
+    if name not in table:
+        raise unknown({"data": "data set"}.get(section, section), name, table)
+    return _defaults(table[name])
+
+
+def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    merged = dict(tree)
+    for key, value in changes.items():
+        if key not in tree:
+            where = f"config key (in {path[:-1]})" if path else "config key"
+            raise unknown(where, key, tree)
+        if isinstance(tree[key], Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(tree[key], value, f"{path}{key}.")
+        else:
+            merged[key] = _coerced(f"{path}{key}", tree[key], value)
+    return merged
+
+
+def _coerced(key: str, default: Any, value: Any) -> Any:
+    """`value` as the type of `default`: an int will do for a float, a list for a tuple; nothing else is converted."""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        items = tuple(_coerced(key, default[0], item) if default else item for item in value)
+        return tuple(tuple(item) if isinstance(item, list) else item for item in items)
+    if type(value) is not type(default):
+        kind = "section" if isinstance(default, Mapping) else type(default).__name__
+        raise UserError(f"config.{key}={value!r} is a {type(value).__name__}, but must be a {kind} such as {default!r}")
+    return value
+
+
+def _locked(tree: Mapping[str, Any]) -> ConfigDict:
+    return ConfigDict(tree, convert_dict=True).lock()

@@ -1,0 +1,137 @@
+"""DataSource: batches as a pure function of (seed, attempt, batch number), so that a run's data position is its step number.
+
+Grain's `MapDataset` shuffles *indices*; the examples are read a batch at a time. A process of several reads only its own
+rows, at their positions in the global batch: together they see what one process would.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import grain
+import numpy as np
+
+from tinygen.data.codec import Batch, Codec
+from tinygen.errors import UserError, unknown
+
+
+class Examples(Protocol):
+    """One split, by random access."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The examples at `indices`, stacked on a new leading axis."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayExamples:
+    """Examples that stand whole in memory, as arrays with a common leading axis."""
+
+    arrays: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def take(self, indices: np.ndarray) -> Batch:
+        return {key: array[indices] for key, array in self.arrays.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstExamples:
+    """The first `num` of some examples."""
+
+    examples: Examples
+    num: int
+
+    def __len__(self) -> int:
+        return self.num
+
+    def take(self, indices: np.ndarray) -> Batch:
+        return self.examples.take(indices)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """A data set: how its batches are read, and the codec that gives them meaning.
+
+    splits: "train" and "validation", by name
+    fingerprint: changes when the data does; a run is not resumed on other data
+    """
+
+    codec: Codec
+    splits: Mapping[str, Examples]
+    fingerprint: str
+
+    def batches(
+        self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None
+    ) -> Iterator[Batch]:
+        """Batches `start`, `start + 1`, ... of the endless concatenation of the split's shuffled epochs.
+
+        Args:
+          batch_size: of the global batch.
+          attempt: another order for the same seed, for going on after a rollback.
+          rows: the positions of the global batch that this process holds; all by default.
+
+        Reading runs ahead in Grain's threads.
+        """
+        examples = self._split(split)
+        order = grain.MapDataset.range(len(examples)).seed(_mix(seed, attempt)).shuffle().repeat().batch(batch_size, drop_remainder=True)
+        mine = slice(None) if rows is None else np.asarray(rows)
+        reading = order[start:].map(lambda indices: examples.take(np.asarray(indices)[mine]))
+        return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+
+    def epoch(self, split: str, batch_size: int, limit: int | None = None) -> Iterator[Batch]:
+        """One pass in the stored order. Every batch is whole: the last is padded with examples of `weight` 0."""
+        examples = self._split(split)
+        num = min(len(examples), limit or len(examples))
+        for start in range(0, num, batch_size):
+            indices = np.arange(start, start + batch_size)
+            yield {**examples.take(indices % num), "weight": (indices < num).astype(np.float32)}
+
+    def overfitting(self, num: int) -> "DataSource":
+        """The same source with only the first `num` training examples; 0 leaves it as it is."""
+        if num == 0:
+            return self
+        train = self._split("train")
+        if num > len(train):
+            raise UserError(f"config.data.overfit={num}: the training split has only {len(train)} examples")
+        return dataclasses.replace(
+            self, splits={**self.splits, "train": FirstExamples(train, num)}, fingerprint=f"{self.fingerprint}[:{num}]"
+        )
+
+    def _split(self, name: str) -> Examples:
+        if name not in self.splits:
+            raise unknown("split", name, self.splits)
+        return self.splits[name]
+
+
+def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
+    """Raises UserError where a batch is not what the codec promises: shape, dtype, range, spread, labels.
+
+    Run on the first batch of any source. A whole sweep has been lost to images in the wrong scale.
+    """
+    for key, field in codec.spec.items():
+        if key not in batch:
+            raise UserError(f"first batch: {key!r} is missing; it holds {sorted(batch)}")
+        array = np.asarray(batch[key])
+        if array.shape[1:] != field.shape or array.dtype != np.dtype(field.dtype):
+            raise UserError(
+                f"first batch: {key!r} is {array.dtype}{list(array.shape[1:])} an example, the codec says {field.dtype}{list(field.shape)}"
+            )
+        if not np.all(np.isfinite(array)):
+            raise UserError(f"first batch: {key!r} has values that are not finite")
+        low, high = array.min(), array.max()
+        if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
+            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low:g}, {field.high:g}]: is its scale wrong?")
+    if "x" in codec.spec:
+        spread = float(np.std(batch["x"]))
+        width = (codec.spec["x"].high or 0.0) - (codec.spec["x"].low or 0.0)
+        if spread == 0.0 or spread < 0.005 * width:
+            raise UserError(f"first batch: 'x' hardly varies (standard deviation {spread:.2g}): is its scale wrong, are the files blank?")
+
+
+def _mix(seed: int, attempt: int) -> int:
+    """One Grain seed (32 bits) from two numbers, spread so that neighbouring pairs share nothing."""
+    return int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])

@@ -1,0 +1,60 @@
+"""Three small data sets that travel inside the package: no download, no heavy import.
+
+| name          | x                        | labels                                                     | licence             |
+|---------------|--------------------------|------------------------------------------------------------|---------------------|
+| `digits`      | uint8 [5000, 28, 28, 1]  | `label`                                                    | CC BY-SA 3.0        |
+| `digits8`     | uint8 [1797, 8, 8, 1]    | `label`                                                    | CC BY 4.0           |
+| `pixel_faces` | uint8 [10000, 16, 16, 3] | `skin`, `hair_color`, `glasses`, `hat`, `beard`, ... (16)  | CC0 1.0             |
+
+The pixels of `digits` and `pixel_faces` span 0..255, those of `digits8` are the integers 0..16 (`meta["max_value"]`).
+
+The rows stand in one fixed shuffled order, so any slice mixes the classes. The split is fixed too: the LAST tenth of the
+rows is validation (`meta["validation"]` rows: 500, 179 and 1000), the rest is train. The held-out digits are stratified:
+exactly 50 of each class of `digits`, 17 or 18 of each of `digits8`. No image stands in both parts.
+
+LICENSES.md beside this file says where each comes from; scripts/prepare_embedded.py makes the files again.
+"""
+
+import hashlib
+import io
+import json
+import lzma
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+NAMES = ("digits", "digits8", "pixel_faces")
+"""The names that `load` and `fingerprint` know."""
+
+
+def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of one data set, all with the examples [N] on the leading axis, and what there is to know about it.
+
+    Returns:
+      arrays: `x` uint8 [N, H, W, C], and one uint8 [N] column for each key of `meta["labels"]`.
+      meta: `name`, `source` (package and version), `licence`, `attribution`, `max_value` (of a pixel), `validation` (how many
+        of the last rows are held out), `labels` (column -> the names of its values, in the order of their indices).
+
+    Raises:
+      KeyError: no such name; the message lists the known ones.
+
+    >>> arrays, meta = load("digits")
+    >>> arrays["x"].shape, arrays["label"].shape, meta["validation"]
+    ((5000, 28, 28, 1), (5000,), 500)
+    """
+    with np.load(io.BytesIO(lzma.decompress(_read(name))), allow_pickle=False) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    meta = json.loads(str(arrays.pop("meta")))
+    return arrays, meta
+
+
+def fingerprint(name: str) -> str:
+    """The sha256 (hex) of the stored file: it changes when the data does. Raises KeyError like `load`."""
+    return hashlib.sha256(_read(name)).hexdigest()
+
+
+def _read(name: str) -> bytes:
+    if name not in NAMES:
+        raise KeyError(f"unknown embedded data set {name!r}; known: {', '.join(NAMES)}")
+    return (resources.files(__name__) / f"{name}.npz.xz").read_bytes()

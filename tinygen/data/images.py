@@ -1,0 +1,47 @@
+"""Image data sets: `x` float32 [H, W, C] in [-1, 1], `label` int32 where a label was asked for."""
+
+import hashlib
+
+import numpy as np
+
+from tinygen.data import embedded
+from tinygen.data.base import ArrayExamples, DataSource
+from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.errors import unknown
+
+
+def digits(*, label: str) -> DataSource:
+    """5,000 MNIST digits, 28x28x1, 500 a class: 4,500 to train on, 500 held out."""
+    return _embedded("digits", label)
+
+
+def digits8(*, label: str) -> DataSource:
+    """1,797 digits, 8x8x1, of 17 grey levels."""
+    return _embedded("digits8", label, levels=17)
+
+
+def pixel_faces(*, label: str) -> DataSource:
+    """10,000 pixel-art faces, 16x16x3; `label` is one of their attributes: hair_color, glasses, hat, beard, ..."""
+    return _embedded("pixel_faces", label)
+
+
+def _embedded(name: str, label: str, levels: int = 256) -> DataSource:
+    arrays, meta = embedded.load(name)
+    examples = {"x": encode_pixels(arrays["x"], levels)}
+    spec = {"x": Field(shape=examples["x"].shape[1:], dtype="float32", low=-1.0, high=1.0)}
+    names: tuple[str, ...] = ()
+    if label:
+        if label not in meta["labels"]:
+            raise unknown(f"label of {name}", label, meta["labels"])
+        names = tuple(meta["labels"][label])
+        examples["label"] = arrays[label].astype(np.int32)
+        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
+    held_out = meta["validation"]
+    return DataSource(
+        codec=Codec(kind="image", spec=spec, labels=names),
+        splits={
+            "train": ArrayExamples({key: array[:-held_out] for key, array in examples.items()}),
+            "validation": ArrayExamples({key: array[-held_out:] for key, array in examples.items()}),
+        },
+        fingerprint=hashlib.sha256(f"{embedded.fingerprint(name)} {label}".encode()).hexdigest()[:16],
+    )

@@ -1,0 +1,61 @@
+"""The objective's own metrics on held-out data, during a run and from a checkpoint."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from tinygen import build, checkpoint
+from tinygen import config as schema
+from tinygen.data.base import DataSource
+from tinygen.rng import stream
+from tinygen.sample import EVERYWHERE, load
+from tinygen.state import TrainState, Tree, graph_of, make_eval_step
+
+
+def main(ckpt: str, *, step: int | None, ema: bool) -> int:
+    """Prints the held-out metrics of a checkpoint and appends them to the run's eval.jsonl."""
+    saved = checkpoint.find(ckpt, step)
+    config = schema.change(saved.config, EVERYWHERE)
+    source, parts = build.data_source(config), build.parts(config, saved.codec)
+    build.check_batch_size(config, parts.layout)
+    with jax.set_mesh(parts.layout.mesh):
+        values = make_held_out(config, source, parts, graph_of(parts.create))(*load(saved, parts, ema=ema))
+    line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
+    with (saved.workdir / "eval.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    width = max(map(len, values))
+    print(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
+    print("\n".join(f"  {name:<{width}}  {value:.5f}" for name, value in values.items()))
+    return 0
+
+
+def make_held_out(config: ConfigDict, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
+    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time."""
+    step = jax.jit(make_eval_step(graphdef, parts.objective), out_shardings=parts.layout.replicated)
+
+    def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
+        totals: dict[str, np.ndarray] = {}
+        for index, batch in enumerate(source.epoch("validation", config.batch_size)):
+            metrics = step(weights, buffers, parts.layout.put(batch), jax.random.fold_in(stream(config.seed, "eval"), index))
+            for name, value in jax.device_get(metrics).items():
+                pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)
+                totals[name] = totals.get(name, np.zeros(2)) + pair
+        return {name: float(total / weight) for name, (total, weight) in totals.items() if weight > 0}
+
+    return held_out
+
+
+def make_evaluation(config: ConfigDict, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, float]]:
+    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones."""
+    held_out = make_held_out(config, source, parts, graphdef)
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        raw, averaged = held_out(state.params, state.buffers), held_out(state.ema, state.buffers)
+        return {f"eval_{name}": value for name, value in raw.items()} | {f"eval_ema_{name}": value for name, value in averaged.items()}
+
+    return evaluate

@@ -1,0 +1,213 @@
+"""The parts that models are made of. Every matrix product goes through `product`.
+
+Shape letters, in the whole project: B batch, T frames or tokens of a sequence, H W height and width, C channels,
+L tokens, D features, N heads, E experts, F hidden features of a feed-forward layer.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+class Buffer(nnx.Variable):
+    """A variable that is not trained: statistics of a codebook, a frozen network."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a denoiser returns.
+
+    pred: the prediction, of the input's shape
+    head: a second prediction of the same shape, or None
+    weight: broadcasts against pred; where it is 0 the model gave no prediction (a dropped patch). None means 1 everywhere
+    stats: scalars that the objective copies into its metrics
+    """
+
+    pred: jax.Array
+    head: jax.Array | None = None
+    weight: jax.Array | None = None
+    stats: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
+
+
+def product(a: jax.Array, b: jax.Array, axes: Any, batch: Any = ((), ()), *, precision: str) -> jax.Array:
+    """`lax.dot_general` over `axes`, float32 in and out: the one place where a matrix product's arithmetic is chosen.
+
+    precision: "float32", exact; "bfloat16", operands rounded to bfloat16 and summed in float32.
+    """
+    dimensions = (axes, batch)
+    if precision == "bfloat16":
+        a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+        return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+    if precision == "float32":
+        return jax.lax.dot_general(a, b, dimensions, precision=jax.lax.Precision.HIGHEST)
+    raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
+
+
+def pin(x: jax.Array, *names: Any) -> jax.Array:
+    """Constrains `x` to a partition over mesh axes by name, "batch" standing for those that split the batch; a no-op without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    spec = jax.sharding.PartitionSpec(*(("data", "fsdp") if name == "batch" else name for name in names))
+    return jax.lax.with_sharding_constraint(x, spec)
+
+
+def xavier_uniform(key: jax.Array, fan_in: int, fan_out: int) -> jax.Array:
+    """[fan_in, fan_out], uniform in ±√(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
+    bound = math.sqrt(6.0 / (fan_in + fan_out))
+    return jax.random.uniform(key, (fan_in, fan_out), jnp.float32, -bound, bound)
+
+
+class Linear(nnx.Module):
+    """y = x · kernel + bias: [..., inputs] -> [..., outputs], Xavier uniform or, where `zero`, from zero.
+
+    The product is one of matrices: with several leading axes XLA's CPU backend takes almost twice as long over the
+    kernel's gradient. Each kernel is one matrix too (queries, keys and values apart), so a partition of its columns
+    is a partition of heads or hidden features.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
+        self.kernel = nnx.Param(jnp.zeros((inputs, outputs)) if zero else xavier_uniform(rngs.params(), inputs, outputs))
+        self.bias = nnx.Param(jnp.zeros(outputs))
+        self.precision = precision
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        rows = x.reshape(-1, x.shape[-1])
+        y = product(rows, self.kernel[...], ((1,), (0,)), precision=self.precision) + self.bias[...]
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+class Embedding(nnx.Module):
+    """A table of `num` rows of `width` features, N(0, 0.02²)."""
+
+    def __init__(self, num: int, width: int, *, rngs: nnx.Rngs):
+        self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (num, width)))
+
+    def __call__(self, index: jax.Array) -> jax.Array:  # [...] -> [..., D]
+        return self.embedding[...][index]
+
+
+class RMSNorm(nnx.Module):
+    """x / √(mean x² + ε) · scale over the last axis (Zhang & Sennrich 2019)."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones(width))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6) * self.scale[...]
+
+
+def layer_norm(x: jax.Array) -> jax.Array:
+    """Zero mean and unit variance over the last axis, without parameters: adaptive layer norm brings its own."""
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + 1e-6)
+
+
+def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
+    """x [B, L, D] scaled and shifted by [B, D], an example (Peebles & Xie 2023)."""
+    return x * (1.0 + scale[:, None]) + shift[:, None]
+
+
+class Attention(nnx.Module):
+    """Multi-head self-attention over all tokens."""
+
+    SHARDING = (
+        (r"(query|key|value)/kernel$", (None, "tensor")),
+        (r"(query|key|value)/bias$", ("tensor",)),
+        (r"attention/out/kernel$", ("tensor",)),
+    )
+
+    def __init__(self, width: int, heads: int, *, qk_norm: bool, precision: str, rngs: nnx.Rngs):
+        self.query, self.key, self.value, self.out = (Linear(width, width, precision=precision, rngs=rngs) for _ in range(4))
+        self.query_norm = RMSNorm(width // heads) if qk_norm else None
+        self.key_norm = RMSNorm(width // heads) if qk_norm else None
+        self.heads = heads
+        self.precision = precision
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
+        B, L, D = x.shape
+        q, k, v = (layer(x).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        return self.out(attention(q, k, v, precision=self.precision).reshape(B, L, D))
+
+
+def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, precision: str) -> jax.Array:
+    """softmax(q·kᵀ/√K)·v a head, the softmax in float32: q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K]."""
+    heads = ((0, 1), (0, 1))
+    q, k, v = (jnp.swapaxes(each, 1, 2) for each in (q, k, v))  # [B, N, ., K]
+    scores = product(q * (q.shape[-1] ** -0.5), k, ((3,), (3,)), heads, precision=precision)  # [B, N, L, S]
+    return jnp.swapaxes(product(jax.nn.softmax(scores, -1), v, ((3,), (2,)), heads, precision=precision), 1, 2)
+
+
+class SwiGLU(nnx.Module):
+    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020)."""
+
+    SHARDING = (
+        (r"(gate|up)/kernel$", (None, "tensor")),
+        (r"(gate|up)/bias$", ("tensor",)),
+        (r"down/kernel$", ("tensor",)),
+    )
+
+    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs):
+        self.gate = Linear(width, hidden, precision=precision, rngs=rngs)
+        self.up = Linear(width, hidden, precision=precision, rngs=rngs)
+        self.down = Linear(hidden, width, precision=precision, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
+        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+
+
+def swiglu_hidden(width: int, ratio: float, multiple: int) -> int:
+    """Hidden features that give SwiGLU the parameters of a plain layer of `ratio` x `width`: two thirds, rounded up to `multiple`."""
+    return math.ceil(2 / 3 * ratio * width / multiple) * multiple
+
+
+def sincos(position: jax.Array | np.ndarray, width: int, longest: float = 10_000.0) -> jax.Array:
+    """Sines and cosines [..., width] of `position` [...] at width/2 geometric frequencies from 1 to 1/longest (Vaswani et al. 2017)."""
+    half = width // 2
+    frequencies = np.exp(-math.log(longest) * np.arange(half) / half).astype(np.float32)
+    angles = jnp.asarray(position, jnp.float32)[..., None] * frequencies
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
+
+
+def sincos_2d(height: int, width: int, features: int) -> jax.Array:
+    """Fixed positions [height · width, features] of a grid, row by row: half the features for the row, half for the column."""
+    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    return jnp.concatenate([sincos(rows.ravel(), features // 2), sincos(columns.ravel(), features // 2)], -1)
+
+
+class TimeEmbedding(nnx.Module):
+    """t [B] -> [B, D]: a two-layer perceptron on sines and cosines of scale·t."""
+
+    def __init__(self, width: int, scale: float, *, precision: str, rngs: nnx.Rngs):
+        self.scale = scale
+        self.features = 256
+        self.hidden = Linear(self.features, width, precision=precision, rngs=rngs)
+        self.out = Linear(width, width, precision=precision, rngs=rngs)
+
+    def __call__(self, t: jax.Array) -> jax.Array:
+        return self.out(jax.nn.silu(self.hidden(sincos(self.scale * t, self.features))))
+
+
+def patchify(x: jax.Array, patch: int) -> jax.Array:
+    """[B, H, W, C] -> [B, H/p · W/p, p·p·C], patches row by row."""
+    B, H, W, C = x.shape
+    x = x.reshape(B, H // patch, patch, W // patch, patch, C)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, (H // patch) * (W // patch), patch * patch * C)
+
+
+def unpatchify(tokens: jax.Array, shape: Sequence[int], patch: int) -> jax.Array:
+    """The inverse of `patchify` for images of `shape` (H, W, C)."""
+    H, W, C = shape
+    x = tokens.reshape(-1, H // patch, W // patch, patch, patch, C)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, H, W, C)

@@ -1,0 +1,131 @@
+"""Flow matching: learn the velocity that carries noise to data in a straight line (Lipman et al. 2023; Liu et al. 2023).
+
+z_t = (1 - t)·x + t·ε, v = ε - x, t = sigmoid(N(t_mean, t_std)) (Esser et al. 2024): t = 0 is data, t = 1 noise.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygen import rng
+from tinygen.errors import UserError, unknown
+from tinygen.media import Media
+from tinygen.objectives import samplers
+
+CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
+BINS = 4  # of t, for the raw loss
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlowMatching:
+    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.config.OBJECTIVES`."""
+
+    shape: tuple[int, ...]
+    t_mean: float
+    t_std: float
+    cond_drop: float
+    sampler: str
+    nfe: int
+    guidance: float
+    guidance_interval: tuple[float, float]
+
+    needs_jvp = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cond_drop < 1:
+            raise UserError(f"config.objective.cond_drop={self.cond_drop} must lie in [0, 1)")
+        if self.t_std <= 0:
+            raise UserError(f"config.objective.t_std={self.t_std} must be positive")
+        if self.sampler not in samplers.SAMPLERS:
+            raise unknown("sampler", self.sampler, samplers.SAMPLERS)
+        if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1] <= 1:
+            raise UserError(f"config.objective.guidance_interval={self.guidance_interval} must be (low, high) with 0 <= low <= high <= 1")
+        if self.guidance != 1 and self.cond_drop == 0:
+            raise UserError(f"guidance {self.guidance} needs a model trained with config.objective.cond_drop > 0; without it use guidance 1")
+        self.grid(conditional=True)
+
+    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+        """Mean squared error of the velocity, over the model's own predictions and the batch's valid examples.
+
+        Metrics: `loss`, `raw_loss` (the same here) and `raw_loss_t0` to `raw_loss_t3`, by quarter of t: (sum, weight) pairs.
+        """
+        x = batch["x"]
+        B = x.shape[0]
+        time_key, noise_key, keep_key = jax.random.split(key, 3)
+        t = jax.nn.sigmoid(self.t_mean + self.t_std * jax.random.normal(time_key, (B,)))
+        noise = jax.random.normal(noise_key, x.shape)
+        cond = {name: batch[name] for name in CONDITIONS if name in batch}
+        if cond:
+            cond["keep"] = jax.random.uniform(keep_key, (B,)) >= (self.cond_drop if train else 0.0)
+        at = t.reshape(B, *[1] * (x.ndim - 1))
+        out = model((1 - at) * x + at * noise, t, cond=cond)
+        error = mean_over(jnp.square(out.pred - (noise - x)), out.weight)  # [B]
+        weight = batch.get("weight", jnp.ones(B))
+        total = (jnp.sum(weight * error), jnp.sum(weight))
+        metrics = {"loss": total, "raw_loss": total, **by_time(error, weight, t), **out.stats}
+        return total[0] / jnp.maximum(total[1], 1e-12), metrics
+
+    def sample(self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None) -> jax.Array:
+        """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
+        B = keys.shape[0]
+        cond = dict(cond or {})
+        guided = bool(cond) and self.guidance != 1
+        grid = self.grid(conditional=bool(cond))
+        kept, dropped = {**cond, "keep": jnp.ones(B, bool)}, {**cond, "keep": jnp.zeros(B, bool)}
+        if negative is not None:
+            dropped = {**negative, "keep": jnp.ones(B, bool)}
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), kept, dropped) if guided else {}
+
+        def plain(x: jax.Array, t: jax.Array) -> jax.Array:
+            return model(x, jnp.broadcast_to(t, (B,)), cond=kept if cond else {}).pred
+
+        def guiding(x: jax.Array, t: jax.Array) -> jax.Array:
+            v, null = jnp.split(model(jnp.concatenate([x, x]), jnp.broadcast_to(t, (2 * B,)), cond=both).pred, 2)
+            return null + self.guidance * (v - null)
+
+        def velocity(x: jax.Array, t: jax.Array) -> jax.Array:
+            low, high = self.guidance_interval
+            return jax.lax.cond((t >= low) & (t <= high), guiding, plain, x, t) if guided else plain(x, t)
+
+        return samplers.integrate(samplers.SAMPLERS[self.sampler], velocity, rng.normal(keys, self.shape), grid)
+
+    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+        """Samples with the batch's conditions."""
+        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in CONDITIONS if name in batch}))}
+
+    def grid(self, *, conditional: bool) -> np.ndarray:
+        """The sampler's times: as many steps as `nfe` allows, two evaluations wherever guidance acts."""
+        grid = samplers.grid_for(samplers.SAMPLERS[self.sampler], self.nfe, lambda t: self._cost(t, conditional))
+        if grid is None:
+            least = samplers.evaluations(samplers.SAMPLERS[self.sampler], samplers.uniform_grid(1), lambda t: self._cost(t, conditional))
+            raise UserError(f"nfe={self.nfe} is too few: one {self.sampler} step with guidance {self.guidance} takes {least} network evaluations")
+        return grid
+
+    def evaluations(self, *, conditional: bool) -> int:
+        """Network evaluations that a sample really takes: at most `nfe`."""
+        sampler = samplers.SAMPLERS[self.sampler]
+        return samplers.evaluations(sampler, self.grid(conditional=conditional), lambda t: self._cost(t, conditional))
+
+    def _cost(self, t: np.ndarray, conditional: bool) -> np.ndarray:
+        low, high = np.float32(self.guidance_interval)
+        guided = conditional and self.guidance != 1
+        return np.where((t >= low) & (t <= high), 2 if guided else 1, 1)
+
+
+def mean_over(square: jax.Array, weight: jax.Array | None) -> jax.Array:
+    """Mean of `square` [B, ...] over each example [B], weighted where the model says which predictions it made."""
+    axes = tuple(range(1, square.ndim))
+    if weight is None:
+        return jnp.mean(square, axes)
+    weight = jnp.broadcast_to(weight, square.shape)
+    return jnp.sum(square * weight, axes) / jnp.maximum(jnp.sum(weight, axes), 1e-12)
+
+
+def by_time(error: jax.Array, weight: jax.Array, t: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """The errors [B] in equal bins of t, as (sum, weight) pairs under `raw_loss_t0` and on."""
+    inside = weight * (jnp.arange(BINS)[:, None] == jnp.minimum((t * BINS).astype(jnp.int32), BINS - 1))  # [BINS, B]
+    return {f"raw_loss_t{index}": (jnp.sum(row * error), jnp.sum(row)) for index, row in enumerate(inside)}

@@ -1,0 +1,42 @@
+"""The optimizer: AdamW with clipping and a schedule, as an Optax chain whose parts have names.
+
+The names are the paths of the moments in a checkpoint: they must not change.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from tinygen.errors import unknown
+from tinygen.sharding import path_name
+
+Schedule = Callable[[Any], Any]
+
+
+def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float) -> Schedule:
+    """The learning rate of the update after `n` updates. Keywords: see `tinygen.config.SCHEMA`."""
+    if schedule == "constant":
+        return optax.constant_schedule(lr)
+    if schedule == "linear":
+        return optax.linear_schedule(lr, final_lr, decay_steps)
+    if schedule == "warmup_cosine":
+        warmup = min(warmup, decay_steps - 1)
+        return optax.warmup_cosine_decay_schedule(lr / max(1, warmup), lr, warmup, max(decay_steps, 1), final_lr)
+    raise unknown("config.optim.schedule", schedule, ("constant", "linear", "warmup_cosine"))
+
+
+def make_optimizer(schedule: Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019): clip by global norm, Adam, decay of kernels, learning rate."""
+    return optax.named_chain(
+        ("clip", optax.clip_by_global_norm(clip) if clip else optax.identity()),
+        ("adam", optax.scale_by_adam(b1, b2, eps)),
+        ("decay", optax.add_decayed_weights(weight_decay, mask=decayed)),
+        ("rate", optax.scale_by_learning_rate(schedule)),
+    )
+
+
+def decayed(params: Any) -> Any:
+    """True for the leaves that weight decay acts on: kernels. Norms' scales, biases, embeddings and tables keep their size."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).rsplit("/", 1)[-1] == "kernel", params)

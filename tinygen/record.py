@@ -1,0 +1,100 @@
+"""What a run says of itself: metrics.jsonl, TensorBoard and the log (CLU), the progress bar (Rich)."""
+
+import contextlib
+import json
+import logging as std_logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from clu import metric_writers
+from etils import epath
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+tf.config.set_visible_devices([], "GPU")  # TensorFlow only writes summaries: the accelerator is JAX's
+
+
+def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Device metrics as floats: (sum, weight) pairs divided, those of no weight left out."""
+    fetched = jax.device_get(dict(metrics))
+    pairs = {name: value if isinstance(value, tuple) else (value, 1.0) for name, value in fetched.items()}
+    return {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
+
+
+class Record:
+    """Writes a run's numbers and pictures. Lines of metrics.jsonl after `start` (of a run that went further) are dropped.
+
+    noun: what the examples are ("image"), for the rate
+    """
+
+    def __init__(self, workdir: epath.Path, start: int, steps: int, batch_size: int, noun: str):
+        self.path = workdir / "metrics.jsonl"
+        self.batch_size = batch_size
+        self.noun = noun
+        self.console = Console(stderr=True)
+        listen(self.console)
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        self.path.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] <= start))
+        self.writer = metric_writers.create_default_writer(str(workdir), asynchronous=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+            console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.task = self.progress.add_task("training", total=steps, completed=start, rate="")
+        self.mark, self.marked = time.perf_counter(), start
+
+    def __enter__(self) -> "Record":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.progress.stop()
+        self.writer.close()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """One line of metrics.jsonl, with the rate since the last; the same to TensorBoard and the log."""
+        seconds = max(time.perf_counter() - self.mark, 1e-9)
+        rate = (step - self.marked) / seconds
+        self.mark, self.marked = time.perf_counter(), step
+        values = {**values, "steps_per_s": rate}
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+        self.writer.write_scalars(step, values)
+        shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
+        self.progress.update(self.task, rate=shown)
+
+    def advance(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
+
+    def image(self, step: int, name: str, picture: np.ndarray) -> None:
+        """A uint8 picture [H, W, C] to TensorBoard."""
+        self.writer.write_images(step, {name: picture[None]})
+
+    @contextlib.contextmanager
+    def aside(self, what: str) -> Iterator[None]:
+        """Work that is not a training step: named on the bar, and kept out of the rate."""
+        began = time.perf_counter()
+        self.progress.update(self.task, description=what)
+        yield
+        self.progress.update(self.task, description="training")
+        self.mark += time.perf_counter() - began
+
+    def restart_clock(self, step: int) -> None:
+        """Leaves what came before (compilation) out of the rate."""
+        self.mark, self.marked = time.perf_counter(), step
+
+
+def listen(console: Console) -> None:
+    """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
+    logging.use_absl_handler()
+    handler = logging.get_absl_handler()
+    handler.setFormatter(std_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.filters.clear()
+    ours = ("tinygen",) if console.is_terminal else ("tinygen", "clu")
+    handler.addFilter(lambda line: line.levelno >= logging.converter.STANDARD_WARNING or any(f"/{name}/" in line.pathname for name in ours))
+    logging.set_verbosity(logging.INFO)

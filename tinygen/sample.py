@@ -1,0 +1,133 @@
+"""From a checkpoint to samples: files, and the previews of a run."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import nnx
+from ml_collections import ConfigDict
+from rich.progress import track
+
+from tinygen import build, checkpoint, media
+from tinygen import config as schema
+from tinygen.data.base import DataSource
+from tinygen.data.codec import Batch
+from tinygen.errors import UserError
+from tinygen.rng import example_keys, stream
+from tinygen.sharding import Layout
+from tinygen.state import TrainState, Tree, graph_of, merge, split
+
+EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}}  # sampling splits the batch over whatever devices there are
+
+
+def main(
+    ckpt: str, *, step: int | None, ema: bool, num: int, labels: Sequence[str] | None, settings: Mapping[str, Any], seed: int, batch_size: int, out: str | None
+) -> int:
+    """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
+
+    settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
+    """
+    saved = checkpoint.find(ckpt, step)
+    config = _with_settings(saved.config, settings)
+    parts = build.parts(config, saved.codec)
+    if not hasattr(parts.objective, "sample"):
+        raise UserError(f"objective {config.objective.name!r} draws no samples")
+    cond = saved.codec.conditions(num, labels)
+    folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
+    _prepare(folder)
+    x = draw(load(saved, parts, ema=ema), parts, cond, num=num, seed=seed, batch_size=batch_size)
+    provenance = {
+        "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
+        "sampler": config.objective.get("sampler"), "guidance": config.objective.get("guidance"),
+        "nfe": parts.objective.evaluations(conditional=bool(cond)) if hasattr(parts.objective, "evaluations") else None,
+    }  # fmt: skip
+    write(folder, x, cond, parts, provenance)
+    print(f"{num} samples of step {saved.step} in {folder}")
+    return 0
+
+
+def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
+    """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are never read."""
+    branch = "ema" if ema else "params"
+    abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))
+    tree = saved.restore_weights(abstract, parts.layout.shardings(abstract))
+    return tree[branch], tree["buffers"]
+
+
+def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
+    """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
+    size = _padded(min(batch_size, num), parts.layout)
+    graphdef, root = graph_of(parts.create), stream(seed, "sample")
+
+    def sample(params: Tree, buffers: Tree, keys: jax.Array, cond: Mapping[str, jax.Array]) -> jax.Array:
+        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond)
+
+    drawn = []
+    with jax.set_mesh(parts.layout.mesh):
+        compiled = jax.jit(sample, out_shardings=parts.layout.replicated)
+        for start in track(range(0, num, size), description="sampling", transient=True):
+            rows = np.minimum(np.arange(start, start + size), num - 1)  # the last batch repeats its last condition
+            keys = jax.device_put(example_keys(root, start, size), parts.layout.batch)
+            batch = parts.layout.put({key: value[rows] for key, value in cond.items()})
+            drawn.append(jax.device_get(compiled(*weights, keys, batch)))
+    return np.concatenate(drawn)[:num]
+
+
+def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, provenance: dict[str, Any]) -> None:
+    """Samples as files; arrays that are no pictures as one samples.npz."""
+    codec = parts.codec
+    files = [f"{index:05d}.png" for index in range(len(x))] if codec.kind == "image" else []
+    if codec.kind == "image":
+        pictures = codec.decode(x)
+        for name, picture in zip(files, pictures, strict=True):
+            media.save_png(folder / name, picture)
+        cycle = len(set(cond["label"].tolist())) if "label" in cond else 0
+        media.save_png(folder / "grid.png", media.grid(pictures, media.columns_for(cycle)))
+    else:
+        with (folder / "samples.npz").open("wb") as file:
+            np.savez(file, x=x, **cond)
+    rows: list[dict[str, Any]] = [{"file": name} for name in files]
+    for row, label in zip(rows, cond.get("label", []), strict=False):
+        row |= {"label": int(label), "name": codec.labels[label]}
+    (folder / "samples.json").write_text(json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
+
+
+def make_preview(config: ConfigDict, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
+    """state -> media drawn with the averaged weights, from the same noise and conditions every time."""
+    num, layout = config.train.preview_num, parts.layout
+    padded = _padded(num, layout)
+    batch = layout.put({**next(source.epoch("validation", padded)), **source.codec.conditions(padded)})
+    keys = jax.device_put(example_keys(stream(config.seed, "preview"), 0, padded), layout.batch)
+    drawing = jax.jit(
+        lambda params, buffers, batch, keys: parts.objective.preview(merge(graphdef, params, buffers), batch, keys), out_shardings=layout.replicated
+    )
+
+    def preview(state: TrainState) -> dict[str, media.Media]:
+        shown = jax.device_get(drawing(state.ema, state.buffers, batch, keys))
+        return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
+
+    return preview
+
+
+def _padded(num: int, layout: Layout) -> int:
+    return -(-num // layout.batch_multiple) * layout.batch_multiple
+
+
+def _with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
+    for name in settings:
+        if name not in config.objective:
+            raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting")
+    return schema.change(config, {"objective": dict(settings), **EVERYWHERE})
+
+
+def _prepare(folder: epath.Path) -> None:
+    """Makes the folder, and takes away what an earlier call listed there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listing = folder / "samples.json"
+    if listing.exists():
+        for row in json.loads(listing.read_text())["samples"]:
+            (folder / row["file"]).unlink(missing_ok=True)
+

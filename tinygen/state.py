@@ -1,0 +1,156 @@
+"""TrainState and the two functions that run on the device: a training step and an evaluation step.
+
+The state is one pure tree of arrays. Parameters are nested dicts keyed by strings, so that a checkpoint's names depend on
+the model's attributes alone.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from tinygen.models.layers import Buffer
+from tinygen.optim import Schedule
+from tinygen.rng import stream
+
+Tree = dict[str, Any]
+Metrics = dict[str, Any]  # name -> scalar, or a (sum, weight) pair
+
+
+class TrainState(NamedTuple):
+    """step: int32, steps taken, skipped ones included
+    params, buffers: the model's trained and other variables
+    ema: the parameters' exponential moving average
+    opt_state: Optax's
+    guard: {"skipped": updates left out since they were not finite, "attempt": which data order}, int32
+    """
+
+    step: jax.Array
+    params: Tree
+    buffers: Tree
+    ema: Tree
+    opt_state: Any
+    guard: dict[str, jax.Array]
+
+
+def split(model: nnx.Module) -> tuple[nnx.GraphDef, Tree, Tree]:
+    """(graphdef, params, buffers) of a model."""
+    graphdef, params, buffers = nnx.split(model, nnx.Param, Buffer)
+    return graphdef, _named(nnx.to_pure_dict(params)), _named(nnx.to_pure_dict(buffers))
+
+
+def merge(graphdef: nnx.GraphDef, params: Tree, buffers: Tree) -> Any:
+    """The model again. `copy` lets a differentiated function change its buffers."""
+    return nnx.merge(graphdef, _indexed(params), _indexed(buffers), copy=True)
+
+
+def init_state(create: Callable[[nnx.Rngs], nnx.Module], tx: optax.GradientTransformation, seed: int) -> TrainState:
+    """The state before the first step; to be jitted, so that it is created where it belongs."""
+    _, params, buffers = split(create(nnx.Rngs(stream(seed, "init"))))
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, buffers, jax.tree.map(jnp.copy, params), tx.init(params), {"skipped": zero, "attempt": jnp.copy(zero)})
+
+
+def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
+    """The model's static half, without making any array."""
+    return nnx.split(nnx.eval_shape(lambda: create(nnx.Rngs(0))), ...)[0]
+
+
+def make_train_step(
+    graphdef: nnx.GraphDef, objective: Any, tx: optax.GradientTransformation, schedule: Schedule, *, seed: int, ema_decay: float, accumulate: int
+) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Metrics]]:
+    """A pure function (state, batch) -> (state, metrics).
+
+    Noise comes from (seed, attempt, step); no key is in the state. An update that is not finite leaves parameters,
+    average and moments as they were and is counted in `guard`.
+    """
+
+    def loss(params: Tree, buffers: Tree, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, tuple[Metrics, Tree]]:
+        model = merge(graphdef, params, buffers)
+        value, metrics = objective.loss(model, batch, key, train=True)
+        return value, (metrics, split(model)[2])
+
+    def train_step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(jax.random.fold_in(stream(seed, "train"), state.guard["attempt"]), state.step)
+        grads, metrics, buffers = gradients(loss, state, batch, key, accumulate)
+        count = state.step - state.guard["skipped"]  # updates so far: what the schedule and the average go by
+        grad_norm, param_norm = optax.global_norm(grads), optax.global_norm(state.params)
+        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"][0])
+
+        def update() -> tuple[Tree, Tree, Tree, Any, jax.Array]:
+            updates, opt_state = tx.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            ema = update_ema(state.ema, params, count, ema_decay)
+            return params, buffers, ema, opt_state, optax.global_norm(updates) / param_norm
+
+        def skip() -> tuple[Tree, Tree, Tree, Any, jax.Array]:
+            return state.params, state.buffers, state.ema, state.opt_state, jnp.zeros(())
+
+        params, buffers, ema, opt_state, update_ratio = jax.lax.cond(finite, update, skip)
+        guard = {"skipped": state.guard["skipped"] + jnp.where(finite, 0, 1), "attempt": state.guard["attempt"]}
+        metrics |= {
+            "lr": schedule(count),
+            "grad_norm": grad_norm,
+            "param_norm": param_norm,
+            "update_ratio": update_ratio,
+            "skipped": guard["skipped"],
+        }
+        return TrainState(state.step + 1, params, buffers, ema, opt_state, guard), metrics
+
+    return train_step
+
+
+def gradients(loss: Callable[..., Any], state: TrainState, batch: Mapping[str, jax.Array], key: jax.Array, accumulate: int) -> tuple[Tree, Metrics, Tree]:
+    """(gradient, metrics, buffers) of a batch, in `accumulate` micro-batches: the gradient of Σloss / Σweight over all of them.
+
+    An objective's scalar is its sum over its weight, metrics["loss"]; so each micro-batch's gradient counts with its weight.
+    """
+    gradient = jax.grad(loss, has_aux=True)
+    if accumulate == 1:
+        grads, (metrics, buffers) = gradient(state.params, state.buffers, batch, key)
+        return grads, metrics, buffers
+    # Micro-batch i holds rows i, i + accumulate, ...: so each device's rows stay on it.
+    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), dict(batch))
+
+    def add(carry: tuple[Tree, Tree], part: tuple[jax.Array, Any]) -> tuple[tuple[Tree, Tree], Metrics]:
+        buffers, total = carry
+        index, micro = part
+        grads, (metrics, buffers) = gradient(state.params, buffers, micro, jax.random.fold_in(key, index))
+        weight = metrics["loss"][1]
+        return (buffers, jax.tree.map(lambda sum_, g: sum_ + weight * g, total, grads)), metrics
+
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    (buffers, total), stacked = jax.lax.scan(add, (state.buffers, zeros), (jnp.arange(accumulate), parts))
+    metrics = {name: jax.tree.map(jnp.sum if isinstance(value, tuple) else jnp.mean, value) for name, value in stacked.items()}
+    weight = jnp.maximum(metrics["loss"][1], 1e-12)
+    return jax.tree.map(lambda g: g / weight, total), metrics, buffers
+
+
+def update_ema(ema: Tree, params: Tree, count: jax.Array, decay: float) -> Tree:
+    """ema + (1 - d)(params - ema), d = min(decay, (1 + n) / (10 + n)) after n updates: the early average follows closely."""
+    n = count.astype(jnp.float32)
+    rate = 1.0 - jnp.minimum(decay, (1.0 + n) / (10.0 + n))
+    return jax.tree.map(lambda average, value: average + rate * (value - average), ema, params)
+
+
+def make_eval_step(graphdef: nnx.GraphDef, objective: Any) -> Callable[..., Metrics]:
+    """A pure function (params, buffers, batch, key) -> metrics, nothing dropped or changed."""
+
+    def eval_step(params: Tree, buffers: Tree, batch: Mapping[str, jax.Array], key: jax.Array) -> Metrics:
+        return objective.loss(merge(graphdef, params, buffers), batch, key, train=False)[1]
+
+    return eval_step
+
+
+def _named(tree: Any) -> Any:
+    """Integer keys (places in a list) as strings: what JSON and Orbax make of them anyway."""
+    return {str(key): _named(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
+
+
+def _indexed(tree: Any) -> Any:
+    if not isinstance(tree, Mapping):
+        return tree
+    return {int(key) if key.isdigit() else key: _indexed(value) for key, value in tree.items()}

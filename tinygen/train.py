@@ -1,0 +1,162 @@
+"""The loop: restore, step, log, preview, evaluate, save. It never asks which model, objective or data set it runs."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from absl import logging
+from clu import parameter_overview
+from etils import epath
+from ml_collections import ConfigDict
+
+from tinygen import build, checkpoint, media, optim, runtime
+from tinygen.data.base import DataSource, check_batch
+from tinygen.errors import UserError
+from tinygen.evaluate import make_evaluation
+from tinygen.record import Record, finalise
+from tinygen.sample import make_preview
+from tinygen.state import TrainState, graph_of, init_state, make_train_step
+
+
+def main(config: ConfigDict, workdir: str) -> int:
+    """Trains in `workdir` until config.train.steps, from its newest checkpoint if it has one. Returns the exit status."""
+    folder = epath.Path(workdir)
+    source = build.data_source(config)
+    parts = build.parts(config, source.codec)
+    build.check_batch_size(config, parts.layout)
+    with runtime.own(folder), runtime.stop_on_signals() as stop:
+        config = checkpoint.claim(folder, config)
+        run(config, folder, source, parts, stop)
+        return stop.status
+
+
+def run(config: ConfigDict, workdir: epath.Path, source: DataSource, parts: build.Parts, stop: runtime.StopSignal) -> TrainState:
+    """Everything between a claimed workdir and the final state."""
+    train, layout, steps = config.train, parts.layout, config.train.steps
+    tx, schedule = optimizer(config)
+    init = functools.partial(init_state, parts.create, tx, config.seed)
+    abstract = jax.eval_shape(init)
+    shardings = layout.shardings(abstract)
+    manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params))
+    graphdef = graph_of(parts.create)
+    with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
+        start = manager.latest_step() or 0
+        check_same_data(workdir, manifest)
+        checkpoint.describe_run(workdir, source.codec, manifest)
+        state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
+        step_function = make_train_step(
+            graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
+        )
+        take_step = jax.jit(step_function, donate_argnums=0, out_shardings=(shardings, layout.replicated))
+        evaluate = make_evaluation(config, source, parts, graphdef)
+        preview = make_preview(config, source, parts, graphdef)
+        batches = device_batches(config, source, parts, int(state.guard["attempt"]), start)
+        skipped = int(state.guard["skipped"])
+        with Record(workdir, start, steps, config.batch_size, source.codec.kind) as record:
+            announce(workdir, state, start, steps)
+            pending: tuple[int, Any, dict[str, float]] | None = None
+            for step in range(start + 1, steps + 1):
+                state, metrics = take_step(state, next(batches))
+                # The previous step's numbers are read while this one runs: the device never waits for the host.
+                flush(record, pending, skipped, train.log_every, steps)
+                extra: dict[str, float] = {}
+                leaving = bool(stop) or step == steps
+                if due(step, train.eval_every) or (train.eval_every and step == steps):
+                    with record.aside("evaluating"):
+                        extra = evaluate(state)
+                pending = (step, metrics, extra)
+                if train.preview_every and (preview_due(step, train.preview_every) or step == steps):
+                    with record.aside("drawing samples"):
+                        show(record, workdir, step, preview(state), source.codec)
+                if due(step, train.checkpoint_every) or leaving:
+                    flush(record, pending, skipped, train.log_every, steps)
+                    pending = None
+                    with record.aside("saving"):
+                        checkpoint.save(manager, step, state, config, source.codec, manifest)
+                if step == start + 1:
+                    jax.block_until_ready(state)
+                    record.restart_clock(step)
+                record.advance(step)
+                if leaving:
+                    break
+            manager.wait_until_finished()
+        if stop:
+            logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, int(state.step))
+        else:
+            logging.info("Done: %d steps in %s. Samples: tinygen sample --ckpt=%s", int(state.step), workdir, workdir)
+    return state
+
+
+def optimizer(config: ConfigDict) -> tuple[Any, optim.Schedule]:
+    """The recipe's Optax chain and its schedule."""
+    keys = config.optim
+    schedule = optim.make_schedule(
+        lr=keys.lr, schedule=keys.schedule, warmup=keys.warmup, decay_steps=keys.decay_steps or config.train.steps, final_lr=keys.final_lr
+    )
+    return optim.make_optimizer(schedule, b1=keys.b1, b2=keys.b2, eps=keys.eps, weight_decay=keys.weight_decay, clip=keys.clip), schedule
+
+
+def device_batches(config: ConfigDict, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[dict[str, jax.Array]]:
+    """Training batches from number `start` on, each already on its way to the devices when it is asked for; the first is checked."""
+    rows = parts.layout.rows(config.batch_size)
+    reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
+    first = next(reading)
+    check_batch(first, source.codec)
+    ahead = parts.layout.put(first)
+    for batch in reading:
+        current, ahead = ahead, parts.layout.put(batch)
+        yield current
+
+
+def flush(record: Record, pending: tuple[int, Any, dict[str, float]] | None, skipped: int, every: int, last: int) -> None:
+    """Writes a step's numbers if they are due. Raises UserError if its update was not finite."""
+    if pending is None:
+        return
+    step, metrics, extra = pending
+    if int(metrics["skipped"]) > skipped:
+        numbers = finalise(metrics)
+        raise UserError(
+            f"step {step}: the loss ({numbers.get('loss', float('nan')):g}) or its gradient ({numbers['grad_norm']:g}) is not finite. "
+            "Its update was left out; the last checkpoint is good.\nTry a lower config.optim.lr, a longer warmup or config.precision=float32."
+        )
+    if step == 1 or step == last or due(step, every) or extra:
+        record.scalars(step, finalise(metrics) | extra)
+
+
+def show(record: Record, workdir: epath.Path, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
+    """Writes a preview's pictures: `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples."""
+    folder = workdir / "samples"
+    folder.mkdir(exist_ok=True)
+    for name, item in shown.items():
+        picture = media.picture(item, codec)
+        media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
+        record.image(step, name, picture)
+
+
+def due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def preview_due(step: int, every: int) -> bool:
+    """Often at first, when most changes: 1, 2, 5 x 10^k; then every `every` steps."""
+    return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
+
+
+def check_same_data(workdir: epath.Path, manifest: Mapping[str, Any]) -> None:
+    """Raises UserError where the run began on other data."""
+    stored = checkpoint.read_manifest(workdir)
+    if stored is not None and stored["data_fingerprint"] != manifest["data_fingerprint"]:
+        raise UserError(
+            f"{workdir}: the data have changed since this run began "
+            f"({stored['data_fingerprint']} -> {manifest['data_fingerprint']}). Give another --workdir."
+        )
+
+
+def announce(workdir: epath.Path, state: TrainState, start: int, steps: int) -> None:
+    """What will run, once, at the start."""
+    logging.info("\n%s", parameter_overview.get_parameter_overview(state.params, include_stats=False))
+    devices = jax.devices()
+    where = f"{len(devices)} x {devices[0].device_kind}"
+    begun = f"going on from step {start}" if start else "from the beginning"
+    logging.info("%s parameters on %s, %s to step %d in %s", f"{checkpoint.count(state.params):,}", where, begun, steps, workdir)
