@@ -1,11 +1,9 @@
 """MNIST digits, class-conditional."""
 
-from ml_collections import ConfigDict
-
-from tinygen.config import base, vary
+from tinygen.config import Config, base, vary
 
 
-def get_config(variant: str = "") -> ConfigDict:
+def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="digits"),
         batch_size=64,

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 from flax import nnx
-from ml_collections import ConfigDict
 
+from tinygen.config import Config
 from tinygen.data import images
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
@@ -37,11 +37,11 @@ class Parts:
     layout: Layout
 
 
-def data_source(config: ConfigDict) -> DataSource:
+def data_source(config: Config) -> DataSource:
     return _made(DATASETS, "data", config, {}).overfitting(config.data.overfit)
 
 
-def parts(config: ConfigDict, codec: Codec) -> Parts:
+def parts(config: Config, codec: Codec) -> Parts:
     """Raises UserError for a model or an objective that does not fit the data, and for a mesh that does not fit the machine."""
     facts = {**codec.facts(), "precision": precision(config)}
     mesh = make_mesh(config.mesh)
@@ -56,29 +56,31 @@ def parts(config: ConfigDict, codec: Codec) -> Parts:
     return Parts(codec=codec, objective=objective, create=create, layout=layout)
 
 
-def check_batch_size(config: ConfigDict, layout: Layout) -> None:
+def check_batch_size(config: Config, layout: Layout) -> None:
     """Raises UserError for a batch that does not split over the devices."""
     micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
     if micro % multiple:
-        what = f"config.batch_size={config.batch_size}" + (f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else "")
+        what = f"config.batch_size={config.batch_size}" + (
+            f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
+        )
         raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
 
 
-def precision(config: ConfigDict) -> str:
+def precision(config: Config) -> str:
     """What "auto" means here: float32 on a CPU, bfloat16 operands on GPU and TPU."""
     if config.precision != "auto":
         return config.precision
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
-def _row(table: Mapping[str, Callable[..., Any]], section: str, config: ConfigDict) -> Callable[..., Any]:
+def _row(table: Mapping[str, Callable[..., Any]], section: str, config: Config) -> Callable[..., Any]:
     name = config[section].name
     if name not in table:
         raise unknown(section, name, table)
     return table[name]
 
 
-def _made(table: Mapping[str, Callable[..., Any]], section: str, config: ConfigDict, facts: Mapping[str, Any]) -> Any:
+def _made(table: Mapping[str, Callable[..., Any]], section: str, config: Config, facts: Mapping[str, Any]) -> Any:
     """The row's constructor called with the config's keywords and those of the facts that it names."""
     constructor = _row(table, section, config)
     keywords = {key: value for key, value in config[section].to_dict().items() if key not in ("name", *COMMON.get(section, ()))}

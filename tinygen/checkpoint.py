@@ -14,9 +14,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from ml_collections import ConfigDict
 
 from tinygen import config as schema
+from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.state import TrainState, Tree
@@ -30,7 +30,7 @@ def make_manager(workdir: epath.Path, *, keep: int, keep_every: int) -> ocp.Chec
     return ocp.CheckpointManager(workdir / "checkpoints", options=options)
 
 
-def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: ConfigDict, codec: Codec, manifest: dict[str, Any]) -> None:
+def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: Config, codec: Codec, manifest: dict[str, Any]) -> None:
     """Begins a save; the state may be donated as soon as this returns."""
     manager.save(
         step,
@@ -55,7 +55,7 @@ class Saved:
 
     workdir: epath.Path
     step: int
-    config: ConfigDict
+    config: Config
     codec: Codec
     manifest: dict[str, Any]
 
@@ -93,7 +93,7 @@ def find(path: epath.PathLike, step: int | None = None) -> Saved:
     return Saved(checkpoints.parent, step, config, Codec.from_json(items["codec"]), items["manifest"])
 
 
-def claim(workdir: epath.Path, config: ConfigDict) -> ConfigDict:
+def claim(workdir: epath.Path, config: Config) -> Config:
     """The configuration to run with: the given one, unless the workdir holds another run's.
 
     Only [resume] keys may differ from the stored config.json; the changes are appended to config_changes.jsonl.
@@ -109,7 +109,9 @@ def claim(workdir: epath.Path, config: ConfigDict) -> ConfigDict:
         refused = [f"{key}: {old} -> {new}" for key, (old, new) in changes.items() if not schema.may_change(key, config)]
         if refused:
             shown = "; ".join(refused[:6]) + (f"; and {len(refused) - 6} more" if len(refused) > 6 else "")
-            raise UserError(f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it.")
+            raise UserError(
+                f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it."
+            )
         if changes:
             with (workdir / "config_changes.jsonl").open("a") as file:
                 file.write(json.dumps({key: {"from": old, "to": new} for key, (old, new) in changes.items()}) + "\n")
@@ -157,6 +159,8 @@ def count(tree: Any) -> int:
 def _revision() -> str:
     try:
         here = epath.Path(__file__).parent
-        return subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -32,7 +32,9 @@ class Command:
 
 def _train_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("config", None, "The recipe: PATH.py[:VARIANT]. --config.a.b=v overrides any key.", flag_values=values)
-    flags.DEFINE_string("workdir", None, "Where the run lives; starting again there resumes. Default: runs/<config name>.", flag_values=values)
+    flags.DEFINE_string(
+        "workdir", None, "Where the run lives; starting again there resumes. Default: runs/<config name>.", flag_values=values
+    )
 
 
 def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
@@ -49,7 +51,9 @@ def _ckpt_flags(values: flags.FlagValues) -> None:
 def _sample_flags(values: flags.FlagValues) -> None:
     _ckpt_flags(values)
     flags.DEFINE_integer("num", 64, "How many samples. Sample i is the same whatever their number.", flag_values=values)
-    flags.DEFINE_list("labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values)
+    flags.DEFINE_list(
+        "labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values
+    )
     flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
     flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
     flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
@@ -200,9 +204,10 @@ def _workdir(values: flags.FlagValues) -> str:
 
 
 def _required(values: flags.FlagValues, name: str, what: str) -> str:
-    if not values[name].value:
+    value = values[name].value
+    if not value:
         raise UserError(f"--{name} is missing: give {what}")
-    return values[name].value
+    return str(value)
 
 
 def _command(module: str) -> Callable[..., int | None]:
@@ -236,6 +241,6 @@ def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
     lines = [f"tinygen {name}: {command.summary}", "", f"  {command.usage}", "", "Flags:"]
     for flag_name in values:
         flag = values[flag_name]
-        default = "" if flag.default is None else f" (default: {flag.default_as_str.strip(chr(39))})"
+        default = "" if flag.default is None else f" (default: {str(flag.default).lower()})"
         lines.append(f"  --{flag_name}: {flag.help}{default}")
     return "\n".join(lines)

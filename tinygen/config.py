@@ -22,6 +22,8 @@ from ml_collections import ConfigDict
 
 from tinygen.errors import UserError, unknown
 
+Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
+
 
 class resume(NamedTuple):
     """Marks the default of a key that may change in an existing workdir."""
@@ -106,7 +108,7 @@ DATASETS: dict[str, dict[str, Any]] = {
 TABLES = {"model": MODELS, "objective": OBJECTIVES, "data": DATASETS}
 
 
-def base(**changes: Any) -> ConfigDict:
+def base(**changes: Any) -> Config:
     """The default configuration with `changes` (nested dicts) made: complete, type-checked and locked.
 
     Raises UserError, naming the nearest known key, for one that does not exist, and for a value of another type.
@@ -119,7 +121,7 @@ def base(**changes: Any) -> ConfigDict:
     return _locked(_merged(tree, changes))
 
 
-def vary(config: ConfigDict, variant: str = "", **variants: Mapping[str, Any]) -> ConfigDict:
+def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
     """`config` with the changes of the named variant; "" changes nothing. Raises UserError for an unknown variant."""
     if not variant:
         return config
@@ -128,7 +130,7 @@ def vary(config: ConfigDict, variant: str = "", **variants: Mapping[str, Any]) -
     return change(config, variants[variant])
 
 
-def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+def change(config: Config, changes: Mapping[str, Any]) -> Config:
     """A copy of `config` with nested `changes` made. A section given another `name` starts from that row's defaults."""
     tree = config.to_dict()
     for section in TABLES:
@@ -139,7 +141,7 @@ def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     return _locked(_merged(tree, changes))
 
 
-def load(spec: str, names: Mapping[str, str] | None = None) -> ConfigDict:
+def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
     """The configuration of a recipe `path.py[:variant]`, with `names` ({"data": "digits"}) choosing other table rows."""
     path, _, variant = spec.partition(":")
     if not Path(path).is_file():
@@ -163,11 +165,16 @@ def load(spec: str, names: Mapping[str, str] | None = None) -> ConfigDict:
     return change(config, {section: {"name": name} for section, name in (names or {}).items()})
 
 
-def check(config: ConfigDict) -> None:
+def check(config: Config) -> None:
     """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
     train, optim = config.train, config.optim
     positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every}
-    positive |= {"train.keep": train.keep, "train.preview_num": train.preview_num, "optim.accumulate": optim.accumulate, "optim.lr": optim.lr}
+    positive |= {
+        "train.keep": train.keep,
+        "train.preview_num": train.preview_num,
+        "optim.accumulate": optim.accumulate,
+        "optim.lr": optim.lr,
+    }
     for key, value in positive.items():
         if value <= 0:
             raise UserError(f"config.{key}={value} must be positive")
@@ -185,7 +192,7 @@ def check(config: ConfigDict) -> None:
         raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={optim.accumulate} micro-batches")
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
     """{"optim.lr": 1e-3, ...}: every leaf under its dotted name."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
@@ -194,13 +201,13 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def difference(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
+def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """{dotted key: (old value, new value)} for every key that differs; None where a side lacks the key."""
     a, b = flatten(old), flatten(new)
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def may_change(key: str, config: ConfigDict) -> bool:
+def may_change(key: str, config: Config) -> bool:
     """Whether a dotted key may change in an existing workdir: the [resume] keys."""
     marked = {name for name, value in _entries(SCHEMA) if isinstance(value, resume)}
     for section, table in TABLES.items():
@@ -208,11 +215,11 @@ def may_change(key: str, config: ConfigDict) -> bool:
     return key in marked
 
 
-def to_json(config: ConfigDict) -> str:
+def to_json(config: Config) -> str:
     return json.dumps(config.to_dict(), indent=2) + "\n"
 
 
-def from_json(text: str) -> ConfigDict:
+def from_json(text: str) -> Config:
     """The inverse of `to_json`. Keys added since the text was written take their defaults, which are the old behaviour."""
     return base(**json.loads(text))
 
@@ -264,5 +271,5 @@ def _coerced(key: str, default: Any, value: Any) -> Any:
     return value
 
 
-def _locked(tree: Mapping[str, Any]) -> ConfigDict:
+def _locked(tree: Mapping[str, Any]) -> Config:
     return ConfigDict(tree, convert_dict=True).lock()

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from tinygen import build, checkpoint
 from tinygen import config as schema
+from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.rng import stream
 from tinygen.sample import EVERYWHERE, load
@@ -34,7 +34,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     return 0
 
 
-def make_held_out(config: ConfigDict, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
+def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
     """(weights, buffers) -> metrics over the validation split, with the same noise and t every time."""
     step = jax.jit(make_eval_step(graphdef, parts.objective), out_shardings=parts.layout.replicated)
 
@@ -50,7 +50,7 @@ def make_held_out(config: ConfigDict, source: DataSource, parts: build.Parts, gr
     return held_out
 
 
-def make_evaluation(config: ConfigDict, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, float]]:
+def make_evaluation(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, float]]:
     """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones."""
     held_out = make_held_out(config, source, parts, graphdef)
 

@@ -33,11 +33,11 @@ def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
     Small images are enlarged by whole pixels, so that each is at least 48 pixels high.
     """
     num, height, width, channels = images.shape
-    columns = min(num, columns or math.ceil(math.sqrt(num)))
-    rows = math.ceil(num / columns)
-    sheet = np.full((rows * (height + BORDER) + BORDER, columns * (width + BORDER) + BORDER, channels), 128, np.uint8)
+    across = min(num, columns or math.ceil(math.sqrt(num)))
+    down = math.ceil(num / across)
+    sheet = np.full((down * (height + BORDER) + BORDER, across * (width + BORDER) + BORDER, channels), 128, np.uint8)
     for index, image in enumerate(images):
-        top, left = (BORDER + (height + BORDER) * (index // columns), BORDER + (width + BORDER) * (index % columns))
+        top, left = (BORDER + (height + BORDER) * (index // across), BORDER + (width + BORDER) * (index % across))
         sheet[top : top + height, left : left + width] = image
     scale = max(1, math.ceil(48 / height))
     return sheet.repeat(scale, axis=0).repeat(scale, axis=1)

@@ -27,7 +27,9 @@ def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, fi
     raise unknown("config.optim.schedule", schedule, ("constant", "linear", "warmup_cosine"))
 
 
-def make_optimizer(schedule: Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float) -> optax.GradientTransformation:
+def make_optimizer(
+    schedule: Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float
+) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019): clip by global norm, Adam, decay of kernels, learning rate."""
     return optax.named_chain(
         ("clip", optax.clip_by_global_norm(clip) if clip else optax.identity()),

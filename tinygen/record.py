@@ -96,5 +96,5 @@ def listen(console: Console) -> None:
     handler.setFormatter(std_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     handler.filters.clear()
     ours = ("tinygen",) if console.is_terminal else ("tinygen", "clu")
-    handler.addFilter(lambda line: line.levelno >= logging.converter.STANDARD_WARNING or any(f"/{name}/" in line.pathname for name in ours))
+    handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
     logging.set_verbosity(logging.INFO)

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from etils import epath
 from flax import nnx
-from ml_collections import ConfigDict
 from rich.progress import track
 
 from tinygen import build, checkpoint, media
 from tinygen import config as schema
+from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch
 from tinygen.errors import UserError
@@ -24,7 +24,16 @@ EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}}  # sampling splits t
 
 
 def main(
-    ckpt: str, *, step: int | None, ema: bool, num: int, labels: Sequence[str] | None, settings: Mapping[str, Any], seed: int, batch_size: int, out: str | None
+    ckpt: str,
+    *,
+    step: int | None,
+    ema: bool,
+    num: int,
+    labels: Sequence[str] | None,
+    settings: Mapping[str, Any],
+    seed: int,
+    batch_size: int,
+    out: str | None,
 ) -> int:
     """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
 
@@ -87,22 +96,24 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
         cycle = len(set(cond["label"].tolist())) if "label" in cond else 0
         media.save_png(folder / "grid.png", media.grid(pictures, media.columns_for(cycle)))
     else:
+        arrays: Any = {"x": x, **cond}
         with (folder / "samples.npz").open("wb") as file:
-            np.savez(file, x=x, **cond)
+            np.savez(file, **arrays)
     rows: list[dict[str, Any]] = [{"file": name} for name in files]
     for row, label in zip(rows, cond.get("label", []), strict=False):
         row |= {"label": int(label), "name": codec.labels[label]}
     (folder / "samples.json").write_text(json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
 
 
-def make_preview(config: ConfigDict, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
+def make_preview(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
     """state -> media drawn with the averaged weights, from the same noise and conditions every time."""
     num, layout = config.train.preview_num, parts.layout
     padded = _padded(num, layout)
     batch = layout.put({**next(source.epoch("validation", padded)), **source.codec.conditions(padded)})
     keys = jax.device_put(example_keys(stream(config.seed, "preview"), 0, padded), layout.batch)
     drawing = jax.jit(
-        lambda params, buffers, batch, keys: parts.objective.preview(merge(graphdef, params, buffers), batch, keys), out_shardings=layout.replicated
+        lambda params, buffers, batch, keys: parts.objective.preview(merge(graphdef, params, buffers), batch, keys),
+        out_shardings=layout.replicated,
     )
 
     def preview(state: TrainState) -> dict[str, media.Media]:
@@ -116,7 +127,7 @@ def _padded(num: int, layout: Layout) -> int:
     return -(-num // layout.batch_multiple) * layout.batch_multiple
 
 
-def _with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
+def _with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     for name in settings:
         if name not in config.objective:
             raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting")
@@ -130,4 +141,3 @@ def _prepare(folder: epath.Path) -> None:
     if listing.exists():
         for row in json.loads(listing.read_text())["samples"]:
             (folder / row["file"]).unlink(missing_ok=True)
-

@@ -20,7 +20,7 @@ AXES = ("data", "fsdp", "tensor")
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 
 
-def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh over all devices; one of the sizes may be -1, for the rest. Raises UserError where they don't fit."""
     devices = list(devices if devices is not None else jax.devices())
     shape = [sizes[axis] for axis in AXES]
@@ -64,7 +64,9 @@ class Layout:
 
     def shardings(self, abstract: Any) -> Any:
         """A tree of shardings like `abstract`, whose leaves have shapes."""
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: NamedSharding(self.mesh, self.spec(path_name(path), leaf.shape)), abstract)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: NamedSharding(self.mesh, self.spec(path_name(path), leaf.shape)), abstract
+        )
 
     def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
         """One leaf's partition: the model's rule first, then the largest dimension left that `fsdp` divides (ties: the first)."""
@@ -93,5 +95,5 @@ class Layout:
 
 
 def path_name(path: Sequence[Any]) -> str:
-    """"params/blocks/0/attention/qkv/kernel" for the key path of a leaf."""
+    """ "params/blocks/0/attention/qkv/kernel" for the key path of a leaf."""
     return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

@@ -60,7 +60,14 @@ def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
 
 
 def make_train_step(
-    graphdef: nnx.GraphDef, objective: Any, tx: optax.GradientTransformation, schedule: Schedule, *, seed: int, ema_decay: float, accumulate: int
+    graphdef: nnx.GraphDef,
+    objective: Any,
+    tx: optax.GradientTransformation,
+    schedule: Schedule,
+    *,
+    seed: int,
+    ema_decay: float,
+    accumulate: int,
 ) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Metrics]]:
     """A pure function (state, batch) -> (state, metrics).
 
@@ -80,13 +87,13 @@ def make_train_step(
         grad_norm, param_norm = optax.global_norm(grads), optax.global_norm(state.params)
         finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"][0])
 
-        def update() -> tuple[Tree, Tree, Tree, Any, jax.Array]:
+        def update() -> tuple[Any, ...]:
             updates, opt_state = tx.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
             ema = update_ema(state.ema, params, count, ema_decay)
             return params, buffers, ema, opt_state, optax.global_norm(updates) / param_norm
 
-        def skip() -> tuple[Tree, Tree, Tree, Any, jax.Array]:
+        def skip() -> tuple[Any, ...]:
             return state.params, state.buffers, state.ema, state.opt_state, jnp.zeros(())
 
         params, buffers, ema, opt_state, update_ratio = jax.lax.cond(finite, update, skip)
@@ -103,7 +110,9 @@ def make_train_step(
     return train_step
 
 
-def gradients(loss: Callable[..., Any], state: TrainState, batch: Mapping[str, jax.Array], key: jax.Array, accumulate: int) -> tuple[Tree, Metrics, Tree]:
+def gradients(
+    loss: Callable[..., Any], state: TrainState, batch: Mapping[str, jax.Array], key: jax.Array, accumulate: int
+) -> tuple[Tree, Metrics, Tree]:
     """(gradient, metrics, buffers) of a batch, in `accumulate` micro-batches: the gradient of Σloss / Σweight over all of them.
 
     An objective's scalar is its sum over its weight, metrics["loss"]; so each micro-batch's gradient counts with its weight.
@@ -129,7 +138,7 @@ def gradients(loss: Callable[..., Any], state: TrainState, batch: Mapping[str, j
     return jax.tree.map(lambda g: g / weight, total), metrics, buffers
 
 
-def update_ema(ema: Tree, params: Tree, count: jax.Array, decay: float) -> Tree:
+def update_ema(ema: Any, params: Any, count: jax.Array, decay: float) -> Any:
     """ema + (1 - d)(params - ema), d = min(decay, (1 + n) / (10 + n)) after n updates: the early average follows closely."""
     n = count.astype(jnp.float32)
     rate = 1.0 - jnp.minimum(decay, (1.0 + n) / (10.0 + n))

@@ -8,9 +8,9 @@ import jax
 from absl import logging
 from clu import parameter_overview
 from etils import epath
-from ml_collections import ConfigDict
 
 from tinygen import build, checkpoint, media, optim, runtime
+from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
@@ -19,7 +19,7 @@ from tinygen.sample import make_preview
 from tinygen.state import TrainState, graph_of, init_state, make_train_step
 
 
-def main(config: ConfigDict, workdir: str) -> int:
+def main(config: Config, workdir: str) -> int:
     """Trains in `workdir` until config.train.steps, from its newest checkpoint if it has one. Returns the exit status."""
     folder = epath.Path(workdir)
     source = build.data_source(config)
@@ -27,11 +27,11 @@ def main(config: ConfigDict, workdir: str) -> int:
     build.check_batch_size(config, parts.layout)
     with runtime.own(folder), runtime.stop_on_signals() as stop:
         config = checkpoint.claim(folder, config)
-        run(config, folder, source, parts, stop)
-        return stop.status
+        state = run(config, folder, source, parts, stop)
+        return stop.status if int(state.step) < config.train.steps else 0
 
 
-def run(config: ConfigDict, workdir: epath.Path, source: DataSource, parts: build.Parts, stop: runtime.StopSignal) -> TrainState:
+def run(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts, stop: runtime.StopSignal) -> TrainState:
     """Everything between a claimed workdir and the final state."""
     train, layout, steps = config.train, parts.layout, config.train.steps
     tx, schedule = optimizer(config)
@@ -88,7 +88,7 @@ def run(config: ConfigDict, workdir: epath.Path, source: DataSource, parts: buil
     return state
 
 
-def optimizer(config: ConfigDict) -> tuple[Any, optim.Schedule]:
+def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
     """The recipe's Optax chain and its schedule."""
     keys = config.optim
     schedule = optim.make_schedule(
@@ -97,7 +97,7 @@ def optimizer(config: ConfigDict) -> tuple[Any, optim.Schedule]:
     return optim.make_optimizer(schedule, b1=keys.b1, b2=keys.b2, eps=keys.eps, weight_decay=keys.weight_decay, clip=keys.clip), schedule
 
 
-def device_batches(config: ConfigDict, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[dict[str, jax.Array]]:
+def device_batches(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[dict[str, jax.Array]]:
     """Training batches from number `start` on, each already on its way to the devices when it is asked for; the first is checked."""
     rows = parts.layout.rows(config.batch_size)
     reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
@@ -118,7 +118,8 @@ def flush(record: Record, pending: tuple[int, Any, dict[str, float]] | None, ski
         numbers = finalise(metrics)
         raise UserError(
             f"step {step}: the loss ({numbers.get('loss', float('nan')):g}) or its gradient ({numbers['grad_norm']:g}) is not finite. "
-            "Its update was left out; the last checkpoint is good.\nTry a lower config.optim.lr, a longer warmup or config.precision=float32."
+            "Its update was left out; the last checkpoint is good.\n"
+            "Try a lower config.optim.lr, a longer warmup or config.precision=float32."
         )
     if step == 1 or step == last or due(step, every) or extra:
         record.scalars(step, finalise(metrics) | extra)

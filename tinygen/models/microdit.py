@@ -71,7 +71,13 @@ class MicroDiT(nnx.Module):
         self.final = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs)
 
     def __call__(
-        self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *, rngs: nnx.Rngs | None = None
+        self,
+        x: jax.Array,
+        t: jax.Array,
+        r: jax.Array | None = None,
+        cond: Mapping[str, jax.Array] | None = None,
+        *,
+        rngs: nnx.Rngs | None = None,
     ) -> Output:
         """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B] and `keep` bool [B], False for the model's null condition."""
         if r is not None:

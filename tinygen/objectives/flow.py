@@ -45,7 +45,9 @@ class FlowMatching:
         if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1] <= 1:
             raise UserError(f"config.objective.guidance_interval={self.guidance_interval} must be (low, high) with 0 <= low <= high <= 1")
         if self.guidance != 1 and self.cond_drop == 0:
-            raise UserError(f"guidance {self.guidance} needs a model trained with config.objective.cond_drop > 0; without it use guidance 1")
+            raise UserError(
+                f"guidance {self.guidance} needs a model trained with config.objective.cond_drop > 0; without it use guidance 1"
+            )
         self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
@@ -69,7 +71,9 @@ class FlowMatching:
         metrics = {"loss": total, "raw_loss": total, **by_time(error, weight, t), **out.stats}
         return total[0] / jnp.maximum(total[1], 1e-12), metrics
 
-    def sample(self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None) -> jax.Array:
+    def sample(
+        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
+    ) -> jax.Array:
         """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
         B = keys.shape[0]
         cond = dict(cond or {})
@@ -102,7 +106,9 @@ class FlowMatching:
         grid = samplers.grid_for(samplers.SAMPLERS[self.sampler], self.nfe, lambda t: self._cost(t, conditional))
         if grid is None:
             least = samplers.evaluations(samplers.SAMPLERS[self.sampler], samplers.uniform_grid(1), lambda t: self._cost(t, conditional))
-            raise UserError(f"nfe={self.nfe} is too few: one {self.sampler} step with guidance {self.guidance} takes {least} network evaluations")
+            raise UserError(
+                f"nfe={self.nfe} is too few: one {self.sampler} step with guidance {self.guidance} takes {least} network evaluations"
+            )
         return grid
 
     def evaluations(self, *, conditional: bool) -> int:
@@ -111,7 +117,7 @@ class FlowMatching:
         return samplers.evaluations(sampler, self.grid(conditional=conditional), lambda t: self._cost(t, conditional))
 
     def _cost(self, t: np.ndarray, conditional: bool) -> np.ndarray:
-        low, high = np.float32(self.guidance_interval)
+        low, high = (np.float32(end) for end in self.guidance_interval)
         guided = conditional and self.guidance != 1
         return np.where((t >= low) & (t <= high), 2 if guided else 1, 1)
 

@@ -53,7 +53,7 @@ def integrate(sampler: Sampler, velocity: Velocity, x: jax.Array, grid: np.ndarr
 def evaluations(sampler: Sampler, grid: np.ndarray, cost: Callable[[np.ndarray], np.ndarray]) -> int:
     """Network evaluations of an integration, where one velocity at time t takes cost(t) of them."""
     t, s = grid[:-1], grid[1:]
-    return int(sum(cost(t + stage * (s - t)).sum() for stage in np.float32(sampler.stages)))
+    return int(sum(cost(t + np.float32(stage) * (s - t)).sum() for stage in sampler.stages))
 
 
 def grid_for(sampler: Sampler, nfe: int, cost: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:

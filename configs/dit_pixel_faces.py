@@ -1,0 +1,24 @@
+"""Faces of pixel art, 16x16, conditional on the colour of their hair."""
+
+from tinygen.config import Config, base, vary
+
+
+def get_config(variant: str = "") -> Config:
+    config = base(
+        data=dict(name="pixel_faces", label="hair_color"),
+        batch_size=64,
+        model=dict(name="microdit", patch=2, width=96, depth=6, heads=2),
+        optim=dict(lr=2e-3, warmup=50),
+        ema=dict(decay=0.995),
+        train=dict(preview_num=60, steps=1200, preview_every=200, eval_every=400, checkpoint_every=200),
+    )
+    return vary(
+        config,
+        variant,
+        smoke=dict(
+            batch_size=16,
+            model=dict(width=32, depth=2),
+            objective=dict(nfe=8),
+            train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=12, checkpoint_every=10),
+        ),
+    )
