@@ -216,6 +216,7 @@ def _command(module: str) -> Callable[..., int | None]:
 
 
 def _quiet_libraries() -> None:
+    flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow and XLA greet on stderr
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
