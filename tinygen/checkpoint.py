@@ -95,13 +95,15 @@ def find(path: epath.PathLike, step: int | None = None) -> Saved:
 
 
 def claim(workdir: epath.Path, config: Config) -> Config:
-    """The configuration to run with: the given one, unless the workdir holds another run's.
+    """The configuration to run with: the given one, unless the workdir holds another run's (one that got past its first step).
 
     Only [resume] keys may differ from the stored config.json; the changes are appended to config_changes.jsonl.
     Raises UserError with the differences otherwise.
     """
     path = workdir / "config.json"
-    stored = schema.from_json(path.read_text()) if path.exists() else None
+    metrics = workdir / "metrics.jsonl"
+    begun = metrics.exists() and metrics.read_text() != ""
+    stored = schema.from_json(path.read_text()) if path.exists() and begun else None
     with config.unlocked():
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
         config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps

@@ -39,7 +39,8 @@ def _train_flags(values: flags.FlagValues) -> None:
 
 def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
     recipe = _required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
-    return _command("train")(_config(recipe, overrides), _workdir(values))
+    config = _config(recipe, overrides)  # before the import: a mistake in it answers at once
+    return _command("train")(config, _workdir(values))
 
 
 def _ckpt_flags(values: flags.FlagValues) -> None:
@@ -57,7 +58,7 @@ def _sample_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
     flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
     flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
-    flags.DEFINE_integer("seed", 0, "Seed of the noise.", flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
     flags.DEFINE_string("out", None, "Folder for the files. Default: <workdir>/sampled/<step>.", flag_values=values)
 
@@ -68,9 +69,9 @@ def _sample(values: flags.FlagValues, overrides: list[str]) -> int | None:
     if values.batch_size <= 0:
         raise UserError(f"--batch_size={values.batch_size}: must be positive")
     settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
+    ckpt = _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     return _command("sample")(
-        _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces"),
-        step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
+        ckpt, step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
         seed=values.seed, batch_size=values.batch_size, out=values.out,
     )  # fmt: skip
 
@@ -111,6 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except flags.Error as error:
         return _refuse(_flag_message(error))
+    except KeyboardInterrupt:
+        print("tinygen: interrupted", file=sys.stderr)
+        return 130
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
@@ -152,7 +156,10 @@ def _parse(values: flags.FlagValues, arguments: list[str]) -> None:
         name = flag[1] if flag else ""
         if flag and name not in known and not (name.startswith("no") and name[2:] in known):
             raise unknown("flag", f"--{name}", [f"--{each}" for each in known])
-    positional = values(["tinygen", *arguments])[1:]
+    try:
+        positional = values(["tinygen", *arguments])[1:]
+    except ValueError as error:  # absl's for --noema=3
+        raise UserError(str(error)) from error
     if positional:
         raise UserError(f"{positional[0]!r} is not a flag: write --name=value ('tinygen help' lists commands and flags)")
 

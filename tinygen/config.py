@@ -13,6 +13,7 @@ Keys wrapped in `resume(...)` may change when a run is started again in its work
 import importlib.machinery
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -159,7 +160,12 @@ def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
         sys.dont_write_bytecode = writes
     if not callable(getattr(module, "get_config", None)):
         raise UserError(f"{path} has no function get_config(variant=''): see configs/dit_digits.py")
-    config = module.get_config(variant)
+    try:
+        config = module.get_config(variant)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"get_config({variant!r}) in {path} fails: {type(error).__name__}: {error}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
     return change(config, {section: {"name": name} for section, name in (names or {}).items()})
@@ -176,11 +182,16 @@ def check(config: Config) -> None:
         "optim.lr": optim.lr,
     }
     for key, value in positive.items():
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise UserError(f"config.{key}={value} must be positive")
+    if not 0 <= config.seed < 2**32:
+        raise UserError(f"config.seed={config.seed} must lie in [0, 2**32)")
     for key in ("eval_every", "preview_every", "checkpoint_every", "keep_every"):
         if train[key] < 0:
             raise UserError(f"config.train.{key}={train[key]} must be 0 (never) or positive")
+    for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
+        if not optim[key] >= 0:
+            raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive")
     if not 0 <= config.ema.decay < 1:
         raise UserError(f"config.ema.decay={config.ema.decay} must lie in [0, 1)")
     if config.data.overfit < 0:

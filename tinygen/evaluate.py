@@ -22,7 +22,6 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     saved = checkpoint.find(ckpt, step)
     config = schema.change(saved.config, EVERYWHERE)
     source, parts = build.data_source(config), build.parts(config, saved.codec)
-    build.check_batch_size(config, parts.layout)
     with jax.set_mesh(parts.layout.mesh):
         values = make_held_out(config, source, parts, graph_of(parts.create))(*load(saved, parts, ema=ema))
     line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
@@ -37,10 +36,11 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
 def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
     """(weights, buffers) -> metrics over the validation split, with the same noise and t every time."""
     step = jax.jit(make_eval_step(graphdef, parts.objective), out_shardings=parts.layout.replicated)
+    size = parts.layout.padded(config.batch_size)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
-        for index, batch in enumerate(source.epoch("validation", config.batch_size)):
+        for index, batch in enumerate(source.epoch("validation", size)):
             metrics = step(weights, buffers, parts.layout.put(batch), jax.random.fold_in(stream(config.seed, "eval"), index))
             for name, value in jax.device_get(metrics).items():
                 pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)

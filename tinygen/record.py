@@ -9,14 +9,10 @@ from typing import Any
 
 import jax
 import numpy as np
-import tensorflow as tf
 from absl import logging
-from clu import metric_writers
 from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-tf.config.set_visible_devices([], "GPU")  # TensorFlow only writes summaries: the accelerator is JAX's
 
 
 def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -39,8 +35,8 @@ class Record:
         self.console = Console(stderr=True)
         listen(self.console)
         lines = self.path.read_text().splitlines() if self.path.exists() else []
-        self.path.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] <= start))
-        self.writer = metric_writers.create_default_writer(str(workdir), asynchronous=True)
+        self.path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= start))
+        self.writer = make_writer(workdir)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal,
@@ -87,6 +83,23 @@ class Record:
     def restart_clock(self, step: int) -> None:
         """Leaves what came before (compilation) out of the rate."""
         self.mark, self.marked = time.perf_counter(), step
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics.jsonl; infinite for one that a killed process left torn."""
+    try:
+        return json.loads(line)["step"]
+    except ValueError:
+        return float("inf")
+
+
+def make_writer(workdir: epath.Path) -> Any:
+    """CLU's writer to TensorBoard and the log. TensorFlow is imported only here: it takes seconds, for which no mistake should wait."""
+    import tensorflow as tf
+    from clu import metric_writers
+
+    tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
+    return metric_writers.create_default_writer(str(workdir), asynchronous=True)
 
 
 def listen(console: Console) -> None:

@@ -17,7 +17,6 @@ from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch
 from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
-from tinygen.sharding import Layout
 from tinygen.state import TrainState, Tree, graph_of, merge, split
 
 EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}}  # sampling splits the batch over whatever devices there are
@@ -68,7 +67,7 @@ def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tre
 
 def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
     """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
-    size = _padded(min(batch_size, num), parts.layout)
+    size = parts.layout.padded(min(batch_size, num))
     graphdef, root = graph_of(parts.create), stream(seed, "sample")
 
     def sample(params: Tree, buffers: Tree, keys: jax.Array, cond: Mapping[str, jax.Array]) -> jax.Array:
@@ -108,7 +107,7 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
 def make_preview(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
     """state -> media drawn with the averaged weights, from the same noise and conditions every time."""
     num, layout = config.train.preview_num, parts.layout
-    padded = _padded(num, layout)
+    padded = layout.padded(num)
     batch = layout.put({**next(source.epoch("validation", padded)), **source.codec.conditions(padded)})
     keys = jax.device_put(example_keys(stream(config.seed, "preview"), 0, padded), layout.batch)
     drawing = jax.jit(
@@ -121,10 +120,6 @@ def make_preview(config: Config, source: DataSource, parts: build.Parts, graphde
         return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
 
     return preview
-
-
-def _padded(num: int, layout: Layout) -> int:
-    return -(-num // layout.batch_multiple) * layout.batch_multiple
 
 
 def _with_settings(config: Config, settings: Mapping[str, Any]) -> Config:

@@ -62,6 +62,10 @@ class Layout:
         """What a batch size must be a multiple of."""
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
 
+    def padded(self, num: int) -> int:
+        """The next batch size from `num` up that splits evenly."""
+        return -(-num // self.batch_multiple) * self.batch_multiple
+
     def shardings(self, abstract: Any) -> Any:
         """A tree of shardings like `abstract`, whose leaves have shapes."""
         return jax.tree_util.tree_map_with_path(

@@ -124,7 +124,7 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
             raise UserError(f"first batch: {key!r} has values that are not finite")
         low, high = array.min(), array.max()
         if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
-            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low:g}, {field.high:g}]: is its scale wrong?")
+            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: is its scale wrong?")
     if "x" in codec.spec:
         spread = float(np.std(batch["x"]))
         width = (codec.spec["x"].high or 0.0) - (codec.spec["x"].low or 0.0)

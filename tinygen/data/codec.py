@@ -4,6 +4,7 @@ It is written to the workdir and into every checkpoint, so that sampling never n
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ class Codec:
         """The index of a label given as a name or a number."""
         if name in self.labels:
             return self.labels.index(name)
-        if name.lstrip("-").isdigit():
+        if re.fullmatch("-?[0-9]+", name):
             if 0 <= int(name) < len(self.labels):
                 return int(name)
             raise UserError(f"label {name} is out of range: this model knows 0 to {len(self.labels) - 1} ({', '.join(self.labels)})")

@@ -54,6 +54,9 @@ class MicroDiT(nnx.Module):
         self, *, shape: Sequence[int], classes: int, patch: int, width: int, depth: int, heads: int, mlp_ratio: float, mlp_multiple: int,
         adaln: str, qk_norm: bool, time_scale: float, precision: str, rngs: nnx.Rngs,
     ):  # fmt: skip
+        for key, value in dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple).items():
+            if value <= 0:
+                raise UserError(f"config.model.{key}={value} must be positive")
         self._check(shape, patch, width, heads, adaln)
         self.shape, self.patch = tuple(shape), patch
         H, W, C = shape

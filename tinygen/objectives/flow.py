@@ -93,7 +93,9 @@ class FlowMatching:
 
         def velocity(x: jax.Array, t: jax.Array) -> jax.Array:
             low, high = self.guidance_interval
-            return jax.lax.cond((t >= low) & (t <= high), guiding, plain, x, t) if guided else plain(x, t)
+            if not guided or (low, high) == (0, 1):  # one branch is never taken: not compiled either
+                return guiding(x, t) if guided else plain(x, t)
+            return jax.lax.cond((t >= low) & (t <= high), guiding, plain, x, t)
 
         return samplers.integrate(samplers.SAMPLERS[self.sampler], velocity, rng.normal(keys, self.shape), grid)
 
