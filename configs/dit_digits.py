@@ -6,11 +6,12 @@ from tinygen.config import Config, base, vary
 def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="digits"),
-        batch_size=64,
-        model=dict(name="microdit", patch=4, width=128, depth=6, heads=4),
+        batch_size=32,
+        model=dict(name="microdit", patch=4, width=128, depth=6, heads=2),
+        objective=dict(name="flow", guidance=2.0),
         optim=dict(lr=2e-3, warmup=100),
         ema=dict(decay=0.999),
-        train=dict(steps=2000, preview_every=500),
+        train=dict(steps=3200, preview_every=800, eval_every=800, checkpoint_every=400),
     )
     return vary(
         config,

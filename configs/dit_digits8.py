@@ -8,6 +8,7 @@ def get_config(variant: str = "") -> Config:
         data=dict(name="digits8"),
         batch_size=64,
         model=dict(name="microdit", patch=2, width=96, depth=4, heads=2),
+        objective=dict(name="flow", guidance=2.0),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),
         train=dict(preview_num=80, steps=1500, preview_every=500, eval_every=500, checkpoint_every=500),

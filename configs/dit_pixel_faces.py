@@ -8,6 +8,7 @@ def get_config(variant: str = "") -> Config:
         data=dict(name="pixel_faces", label="hair_color"),
         batch_size=64,
         model=dict(name="microdit", patch=2, width=96, depth=6, heads=2),
+        objective=dict(name="flow", guidance=2.0),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),
         train=dict(preview_num=60, steps=1200, preview_every=200, eval_every=400, checkpoint_every=200),

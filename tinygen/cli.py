@@ -141,7 +141,7 @@ def _dispatch(arguments: list[str]) -> int:
     if any(argument in ("-h", "--help", "-help") for argument in rest):
         print(_manual(name, command, values))
         return 0
-    _quiet_libraries()
+    _prepare_process()
     overrides, rest = _split_overrides(rest)
     if overrides and "config" not in values:
         raise UserError(f"{overrides[0]}: only 'tinygen train' takes overrides; a checkpoint brings its own configuration")
@@ -222,7 +222,10 @@ def _command(module: str) -> Callable[..., int | None]:
     return importlib.import_module(f"tinygen.{module}").main
 
 
-def _quiet_libraries() -> None:
+def _prepare_process() -> None:
+    from tinygen.runtime import keep_memory
+
+    keep_memory()
     flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow and XLA greet on stderr
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
