@@ -11,7 +11,7 @@ def get_config(variant: str = "") -> Config:
         objective=dict(name="flow", guidance=2.0),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),
-        train=dict(preview_num=60, steps=1200, preview_every=200, eval_every=400, checkpoint_every=200),
+        train=dict(preview_num=60, steps=1000, preview_every=250, eval_every=500, checkpoint_every=250),
     )
     return vary(
         config,

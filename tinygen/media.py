@@ -30,7 +30,7 @@ class Media:
 def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
     """uint8 images [N, H, W, C] (C = 1 or 3) as one picture [H', W', C], row by row; near square unless told otherwise.
 
-    Small images are enlarged by whole pixels, so that each is at least 48 pixels high.
+    Small images are enlarged by whole pixels, so that each is at least 64 pixels high.
     """
     num, height, width, channels = images.shape
     across = min(num, columns or math.ceil(math.sqrt(num)))
@@ -39,7 +39,7 @@ def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
     for index, image in enumerate(images):
         top, left = (BORDER + (height + BORDER) * (index // across), BORDER + (width + BORDER) * (index % across))
         sheet[top : top + height, left : left + width] = image
-    scale = max(1, math.ceil(48 / height))
+    scale = math.ceil(64 / height)
     return sheet.repeat(scale, axis=0).repeat(scale, axis=1)
 
 
@@ -47,7 +47,7 @@ def columns_for(classes: int) -> int | None:
     """Columns of a grid whose samples cycle through `classes` labels: one a class, or several whole cycles a row."""
     if not 1 < classes <= 24:
         return None
-    return classes * max(1, round(8 / classes))
+    return classes * math.ceil(8 / classes)
 
 
 def plot(points: np.ndarray) -> np.ndarray:

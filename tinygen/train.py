@@ -42,7 +42,8 @@ def run(config: Config, workdir: epath.Path, source: DataSource, parts: build.Pa
     graphdef = graph_of(parts.create)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
         start = manager.latest_step() or 0
-        check_same_data(workdir, manifest)
+        if start:
+            check_same_data(workdir, manifest)
         checkpoint.describe_run(workdir, source.codec, manifest)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
         step_function = make_train_step(

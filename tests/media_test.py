@@ -1,0 +1,94 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tinygen import media
+from tinygen.data.codec import Codec, encode_pixels
+from tinygen.media import BORDER, Media
+
+IMAGES = np.random.default_rng(0).integers(0, 128, (7, 64, 60, 3)).astype(np.uint8)  # high enough not to be enlarged
+
+
+def places(num, across, height, width):
+    """Where image i of a grid stands: (rows, columns)."""
+    for i in range(num):
+        top, left = BORDER + (i // across) * (height + BORDER), BORDER + (i % across) * (width + BORDER)
+        yield slice(top, top + height), slice(left, left + width)
+
+
+@pytest.mark.parametrize(("columns", "across", "down"), [(None, 3, 3), (4, 4, 2), (7, 7, 1), (10, 7, 1), (1, 1, 7)])
+def test_a_grid_shows_every_image_in_its_place_row_by_row(columns, across, down):
+    sheet = media.grid(IMAGES, columns)
+    assert sheet.shape == (down * (64 + BORDER) + BORDER, across * (60 + BORDER) + BORDER, 3)
+    rest = sheet.copy()
+    for image, place in zip(IMAGES, places(7, across, 64, 60), strict=True):
+        np.testing.assert_array_equal(sheet[place], image)
+        rest[place] = 128
+    assert (rest == 128).all()  # borders and empty places are grey
+
+
+@pytest.mark.parametrize(("height", "scale"), [(8, 8), (16, 4), (28, 3), (64, 1), (80, 1)])
+def test_small_images_are_enlarged_by_whole_pixels_to_64_at_least(height, scale):
+    images = np.random.default_rng(0).integers(0, 256, (4, height, 5, 1)).astype(np.uint8)
+    sheet = media.grid(images)
+    small = sheet[::scale, ::scale]
+    np.testing.assert_array_equal(small.repeat(scale, 0).repeat(scale, 1), sheet)
+    np.testing.assert_array_equal(small[next(places(1, 2, height, 5))], images[0])
+    assert height * scale >= 64 > height * (scale - 1)
+
+
+@pytest.mark.parametrize(
+    ("classes", "columns"), [(0, None), (1, None), (2, 8), (3, 9), (6, 12), (8, 8), (10, 10), (24, 24), (25, None), (1000, None)]
+)
+def test_columns_hold_whole_cycles_of_the_classes(classes, columns):
+    assert media.columns_for(classes) == columns
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_png_holds_the_same_pixels(tmp_path, channels):
+    image = IMAGES[0, ..., :channels]
+    media.save_png(tmp_path / "image.png", image)
+    for source in (tmp_path / "image.png", io.BytesIO(media.png(image))):
+        with Image.open(source) as stored:
+            assert stored.format == "PNG"
+            np.testing.assert_array_equal(np.asarray(stored).reshape(image.shape), image)
+
+
+def ink(sheet):
+    """(x, y) of a plot's curve pixels, y upwards; the text in the top strip is black."""
+    blue = (sheet[..., 2] > sheet[..., 0].astype(int) + 50).nonzero()
+    return blue[1], 255 - blue[0]
+
+
+def test_a_plot_draws_its_curve_from_corner_to_corner_y_upwards():
+    x = np.linspace(3, 5, 100)
+    across, up = ink(media.plot(np.stack([x, 10 * x - 7], -1)))
+    assert np.corrcoef(across, up)[0, 1] > 0.999
+    # margins of 16 pixels, a line two pixels wide
+    assert [across.min(), across.max(), up.min(), up.max()] == pytest.approx([16, 240, 16, 240], abs=2)
+
+
+@pytest.mark.parametrize("points", [np.zeros((5, 2)), np.array([[0.0, 1.0], [1.0, 1.0]])])
+def test_a_flat_curve_can_be_plotted(points):
+    assert media.plot(points).shape == (256, 256, 3)
+
+
+DECODING = Codec(kind="image", spec={}, labels=("a", "b"))
+
+
+def test_the_codec_s_pictures_and_plain_ones_are_shown_as_a_grid_of_whole_label_cycles():
+    want = media.grid(IMAGES, 8)
+    for kind, codec in (("codec", DECODING), ("image", DECODING), ("image", Codec(kind="text", spec={}, labels=("a", "b")))):
+        np.testing.assert_array_equal(media.picture(Media(encode_pixels(IMAGES), kind), codec), want)
+
+
+def test_a_curve_is_plotted_whatever_the_codec():
+    points = np.array([[0.0, 0.0], [1.0, 2.0]])
+    np.testing.assert_array_equal(media.picture(Media(points, "curve"), Codec(kind="curve", spec={})), media.plot(points))
+
+
+def test_data_that_is_no_picture_must_say_how_to_be_shown():
+    with pytest.raises(ValueError, match="must say how to show it"):
+        media.picture(Media(np.zeros((3, 4))), Codec(kind="text", spec={}))
