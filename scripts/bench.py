@@ -1,0 +1,155 @@
+"""What the training loop costs beside the step that it runs.
+
+    python scripts/bench.py loop [--config=configs/dit_digits.py] [--steps=300] [--json=FILE]
+
+Blocks of the real loop (tinygen/train.py: data, logging at the recipe's cadence, progress bar; previews, evaluations and
+saves off) take turns with blocks of the bare jitted step on one batch that stays on the device. Each block of the loop is
+compared with the mean of the bare blocks before and after it, so that a machine that slows down or speeds up does not
+count. Every block ends with a wait for the device. Goal: an overhead of at most 3 %.
+
+A busy machine gives false numbers: the script measures first whether it is idle, and otherwise ends with status 2.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BUSY = 0.1  # share of the processors' time that others may use
+GOAL = 0.03
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measures the training loop.")
+    what = parser.add_subparsers(dest="what", required=True)
+    loop = what.add_parser("loop", help="the loop's overhead over the bare jitted step")
+    loop.add_argument("--config", default=str(REPOSITORY / "configs" / "dit_digits.py"), metavar="PATH[:VARIANT]", help="recipe")
+    loop.add_argument("--steps", type=int, default=300, metavar="N", help="steps of the loop to time, in blocks of the recipe's log_every")
+    loop.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
+    loop.add_argument("--force", action="store_true", help="measure although the machine is busy")
+    arguments = parser.parse_args(argv)
+
+    busy = busy_share()
+    if busy > BUSY and not arguments.force:
+        print(f"bench: others use {busy:.0%} of this machine's processors: numbers would be false (--force to measure)", file=sys.stderr)
+        return 2
+    result = {**measure_loop(arguments.config, arguments.steps), "busy_before": round(busy, 3)}
+    print(table(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def busy_share(seconds: float = 2.0) -> float:
+    """The share of all processors' time in use, over the next seconds; by the load of the last minute where Linux's counters are not."""
+    if not Path("/proc/stat").exists():
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+    def ticks() -> tuple[int, int]:
+        counts = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(counts), counts[3] + counts[4]  # all; idle and waiting for a disk
+
+    all_before, idle_before = ticks()
+    time.sleep(seconds)
+    all_after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
+
+
+def measure_loop(recipe: str, steps: int) -> dict[str, Any]:
+    """Milliseconds a step of the bare step and of the loop, block by block, and the overheads."""
+    from tinygen import runtime
+
+    runtime.keep_memory()  # as the command line does, before there are threads
+    import jax
+    from etils import epath
+
+    from tinygen import build, checkpoint, train
+    from tinygen import config as schema
+    from tinygen.state import graph_of
+
+    config = schema.load(recipe)
+    block = config.train.log_every
+    rounds = max(1, steps // block)
+    # A block to warm up, `rounds` to time, and one step more for the save that ends every run.
+    quiet = dict(steps=(rounds + 1) * block + 1, preview_every=0, eval_every=0, checkpoint_every=0)
+    config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
+    source = build.data_source(config)
+    parts = build.parts(config, source.codec)
+    batch = next(train.device_batches(config, source, parts, 0, 0))
+    bare: list[float] = []
+    loop: list[float] = []
+    own: Any = None  # the bare step's state
+    take_step: Any = None
+    began = 0.0
+
+    def bare_block() -> float:
+        nonlocal own
+        start = time.perf_counter()
+        for _ in range(block):
+            own, _ = take_step(own, batch)
+        jax.block_until_ready(own)
+        return time.perf_counter() - start
+
+    def take_turns(step: int, state: Any) -> None:
+        nonlocal own, take_step, began
+        if step % block:
+            return
+        jax.block_until_ready(state)
+        if began:
+            loop.append(time.perf_counter() - began)
+        else:
+            own = jax.tree.map(lambda leaf: leaf.copy(), state)
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+            take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
+            bare_block()  # compiles
+        bare.append(bare_block())
+        began = time.perf_counter()
+
+    with tempfile.TemporaryDirectory() as folder, runtime.stop_on_signals() as stop:
+        state = train.run(config, epath.Path(folder), source, parts, stop, after_step=take_turns)
+    if stop:
+        sys.exit(stop.status)
+    around = [(before + after) / 2 for before, after in itertools.pairwise(bare)]
+    overheads = [mine / theirs - 1 for mine, theirs in zip(loop, around, strict=True)]
+    device = jax.devices()[0]
+    return {
+        "recipe": os.path.basename(recipe),
+        "batch_size": config.batch_size,
+        "parameters": checkpoint.count(state.params),
+        "devices": f"{jax.device_count()} x {device.device_kind}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "jax": jax.__version__,
+        "block": block,
+        "bare_ms": [1000 * seconds / block for seconds in around],
+        "loop_ms": [1000 * seconds / block for seconds in loop],
+        "overheads": overheads,
+        "overhead": statistics.median(overheads),
+        "goal": GOAL,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """What a person reads."""
+    lines = [
+        f"{result['recipe']}: batch {result['batch_size']}, {result['parameters']:,} parameters, "
+        f"{result['devices']} on {result['cores']} cores, JAX {result['jax']}; blocks of {result['block']} steps",
+        "round    bare ms    loop ms   overhead",
+    ]
+    rows = zip(result["bare_ms"], result["loop_ms"], result["overheads"], strict=True)
+    lines += [f"{number:5d} {bare:10.2f} {loop:10.2f} {overhead:+9.1%}" for number, (bare, loop, overhead) in enumerate(rows, 1)]
+    bare, loop = statistics.median(result["bare_ms"]), statistics.median(result["loop_ms"])
+    lines.append(f"median{bare:10.2f} {loop:10.2f} {result['overhead']:+9.1%}   (goal: at most {result['goal']:.0%})")
+    if result["busy_before"] > BUSY:
+        lines.append(f"FALSE NUMBERS: others used {result['busy_before']:.0%} of the processors before the run.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+import json
+import platform
+import shutil
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+
+from tinygen import build, checkpoint, train
+from tinygen import config as schema
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+from tinygen.sharding import path_name
+from tinygen.state import init_state
+
+CODEC = Codec(kind="curve", spec={}, labels=("north", "süd"))
+
+
+@pytest.fixture
+def made(curve):
+    """made(data, fsdp, tensor): the toy's state on that mesh, each leaf filled with numbers of its own."""
+
+    def make(*sizes):
+        config = curve(mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)), sharding=dict(min_size=8))
+        parts = build.parts(config, build.data_source(config).codec)
+        init = partial(init_state, parts.create, train.optimizer(config)[0], 0)
+        abstract = jax.eval_shape(init)
+        shardings = parts.layout.shardings(abstract)
+        keys = iter(range(1000))
+        filled = jax.tree.map(
+            lambda leaf, sharding: jax.device_put(
+                np.random.default_rng(next(keys)).normal(scale=1000, size=leaf.shape).astype(leaf.dtype), sharding
+            ),
+            abstract,
+            shardings,
+        )
+        return SimpleNamespace(config=config, abstract=abstract, shardings=shardings, state=filled)
+
+    return make
+
+
+def save_steps(workdir, steps, *, config, state, keep=9, keep_every=0, codec=CODEC):
+    with checkpoint.make_manager(workdir, keep=keep, keep_every=keep_every) as manager:
+        for step in steps:
+            checkpoint.save(manager, step, state, config, codec, {"made": "here"})
+        manager.wait_until_finished()
+        return manager.all_steps()
+
+
+def arrays(tree):
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+@pytest.mark.parametrize(("before", "after"), [((1, 8, 1), (8, 1, 1)), ((8, 1, 1), (2, 4, 1))], ids=str)
+def test_a_state_comes_back_bit_for_bit_on_another_mesh(made, tmp_path, before, after):
+    old, new = made(*before), made(*after)
+    workdir = epath.Path(tmp_path)
+    save_steps(workdir, [3], config=old.config, state=old.state)
+    with checkpoint.make_manager(workdir, keep=1, keep_every=0) as manager:
+        restored = checkpoint.restore(manager, 3, new.abstract, new.shardings)
+    assert jax.tree.structure(restored) == jax.tree.structure(old.state)
+    shardings, moved = arrays(new.shardings), 0
+    for name, leaf in arrays(old.state).items():
+        back = arrays(restored)[name]
+        np.testing.assert_array_equal(back, leaf, err_msg=name, strict=True)
+        assert back.sharding == shardings[name], name
+        moved += not leaf.sharding.is_equivalent_to(back.sharding, leaf.ndim)
+    assert moved > 0  # or this tests nothing
+
+
+def test_a_state_that_is_donated_right_after_the_save_is_saved_as_it_was(made, tmp_path):
+    it = made(1, 8, 1)
+    expected = {name: np.array(leaf) for name, leaf in arrays(it.state).items()}
+    overwrite = jax.jit(lambda state: jax.tree.map(jnp.zeros_like, state), donate_argnums=0)
+    with checkpoint.make_manager(epath.Path(tmp_path), keep=1, keep_every=0) as manager:
+        checkpoint.save(manager, 1, it.state, it.config, CODEC, {})
+        overwrite(it.state)
+        manager.wait_until_finished()
+        restored = checkpoint.restore(manager, 1, it.abstract, it.shardings)
+    for name, leaf in arrays(restored).items():
+        np.testing.assert_array_equal(leaf, expected[name], err_msg=name)
+
+
+def test_the_newest_are_kept_and_every_kth(made, tmp_path):
+    it = made(8, 1, 1)
+    assert save_steps(epath.Path(tmp_path), [1, 2, 3, 4, 5], config=it.config, state=it.state, keep=1, keep_every=2) == [2, 4, 5]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5"]
+
+
+@pytest.fixture(scope="module")
+def stored(finished):
+    """The shared run: checkpoints at steps 10 and 20."""
+    return finished.workdir
+
+
+@pytest.mark.parametrize(
+    ("path", "step", "found"),
+    [("", None, 20), ("", 10, 10), ("checkpoints", None, 20), ("checkpoints/10", None, 10), ("checkpoints/10/", 20, 20)],
+    ids=str,
+)
+def test_a_checkpoint_is_found_by_its_run_its_folder_or_itself(stored, path, step, found):
+    saved = checkpoint.find(stored / path, step)
+    assert (saved.step, saved.workdir) == (found, epath.Path(stored))
+
+
+def test_a_found_checkpoint_brings_config_codec_and_manifest_as_they_were(finished):
+    saved = checkpoint.find(finished.workdir)
+    assert schema.difference(saved.config, finished.config) == {}
+    assert saved.codec == build.data_source(finished.config).codec
+    assert saved.manifest == json.loads((finished.workdir / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("path", "step", "message"),
+    [
+        ("nowhere", None, "no such folder"),
+        ("samples", None, "no checkpoint there"),
+        ("", 15, "--step=15: .* has no such checkpoint; it has 10, 20"),
+        ("checkpoints/15", None, "no such folder"),
+    ],
+)
+def test_where_there_is_no_checkpoint_it_says_so(stored, path, step, message):
+    with pytest.raises(UserError, match=message):
+        checkpoint.find(stored / path, step)
+
+
+def test_looking_for_a_checkpoint_writes_nothing(stored, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(stored, copy)
+    (copy / "checkpoints" / "30.orbax-checkpoint-tmp").mkdir()  # a save that another process has under way
+    before = sorted(copy.rglob("*"))
+    assert checkpoint.find(copy).step == 20
+    assert sorted(copy.rglob("*")) == before
+
+
+def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):
+    config = checkpoint.claim(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30)))
+    assert config.optim.decay_steps == 30
+    assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), config) == {}
+    assert not (tmp_path / "config_changes.jsonl").exists()
+
+
+def begin(workdir, config):
+    """The workdir of a run with `config` that got past its first step."""
+    checkpoint.claim(workdir, config)
+    (workdir / "metrics.jsonl").write_text('{"step": 1}\n')
+    return workdir
+
+
+def test_a_run_that_never_took_a_step_leaves_its_workdir_free(tiny, tmp_path):
+    workdir = epath.Path(tmp_path)
+    checkpoint.claim(workdir, tiny(optim=dict(decay_steps=0)))
+    (workdir / "metrics.jsonl").write_text("")
+    claimed = checkpoint.claim(workdir, tiny(seed=1, optim=dict(decay_steps=0), train=dict(steps=30)))
+    assert (claimed.seed, claimed.optim.decay_steps) == (1, 30)
+    assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), claimed) == {}
+
+
+def test_training_longer_keeps_the_schedule_that_was_walked(tiny, tmp_path):
+    workdir, long = begin(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30))), dict(steps=90)
+    for _ in range(2):  # the second time from the config.json that the first time changed
+        assert checkpoint.claim(workdir, tiny(optim=dict(decay_steps=0), train=long)).optim.decay_steps == 30
+    with pytest.raises(UserError, match=r"optim.decay_steps: 30 -> 90"):
+        checkpoint.claim(workdir, tiny(optim=dict(decay_steps=90), train=long))
+
+
+def test_resume_keys_may_change_and_each_change_is_recorded(tiny, tmp_path):
+    workdir = begin(epath.Path(tmp_path), tiny())
+    claimed = checkpoint.claim(workdir, tiny(train=dict(steps=50), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
+    checkpoint.claim(workdir, tiny(train=dict(steps=60), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
+    assert (claimed.train.steps, claimed.mesh.fsdp) == (50, 2)
+    assert [json.loads(line) for line in (tmp_path / "config_changes.jsonl").read_text().splitlines()] == [
+        {
+            "mesh.fsdp": {"from": 1, "to": 2},
+            "objective.guidance_interval": {"from": [0.0, 1.0], "to": [0.2, 0.8]},
+            "train.steps": {"from": 20, "to": 50},
+        },
+        {"train.steps": {"from": 50, "to": 60}},
+    ]
+
+
+def test_other_keys_may_not_change_and_the_refusal_names_them_with_their_values(tiny, tmp_path):
+    workdir = begin(epath.Path(tmp_path), tiny())
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(UserError) as refused:
+        checkpoint.claim(workdir, tiny(seed=1, optim=dict(lr=1e-4), train=dict(steps=50)))
+    assert "(optim.lr: 0.002 -> 0.0001; seed: 0 -> 1)" in str(refused.value)  # and not train.steps, which may
+    assert str(tmp_path) in str(refused.value)
+    assert (tmp_path / "config.json").read_text() == before
+    assert not (tmp_path / "config_changes.jsonl").exists()
+
+
+def test_a_long_list_of_differences_is_cut_short(tiny, curve, tmp_path):
+    begin(epath.Path(tmp_path), tiny())
+    with pytest.raises(UserError, match=r"; and \d+ more\)") as refused:
+        checkpoint.claim(epath.Path(tmp_path), curve())
+    assert len(str(refused.value).splitlines()) == 2
+
+
+def test_a_manifest_says_what_the_run_was_made_with():
+    manifest = checkpoint.make_manifest("fingerprint of the data", 1234)
+    assert manifest["versions"]["python"] == platform.python_version()
+    assert manifest["versions"]["jax"] == jax.__version__
+    assert set(checkpoint.PACKAGES) <= set(manifest["versions"])
+    assert (manifest["device_kind"], manifest["device_count"], manifest["process_count"]) == ("cpu", 8, 1)
+    assert (manifest["data_fingerprint"], manifest["parameters"]) == ("fingerprint of the data", 1234)
+    assert isinstance(manifest["revision"], str)
+    assert json.loads(json.dumps(manifest)) == manifest

@@ -1,0 +1,198 @@
+"""What all tests share: eight CPU devices, one compilation cache, the smallest run, a toy model without images.
+
+Compilation is most of the suite's time, so: XLA optimises little (the tests' arrays are tiny), and a program compiled once
+is read from a cache by every later test, by the other pytest workers and by the subprocesses that tests start.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+OWN_CACHE = None if CACHE in os.environ else tempfile.mkdtemp(prefix="tinygen-tests-")  # pytest's workers inherit the first one's
+os.environ.setdefault(CACHE, str(OWN_CACHE))
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# ruff: noqa: E402 - JAX reads these variables when it is imported
+import dataclasses
+import itertools
+import signal
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from etils import epath
+from flax import nnx
+
+from tinygen import build, checkpoint, record, train
+from tinygen import config as schema
+from tinygen.data.base import ArrayExamples, DataSource
+from tinygen.data.codec import Codec, Field
+from tinygen.media import Media
+from tinygen.models.layers import Linear
+from tinygen.sharding import make_mesh, path_name
+
+
+def pytest_unconfigure():
+    if OWN_CACHE:
+        shutil.rmtree(OWN_CACHE, ignore_errors=True)
+
+
+def tiny(**changes):
+    """The smallest run with all that a run has: 600 parameters a token, four tokens, named labels."""
+    config = schema.base(
+        data=dict(name="pixel_faces"),
+        batch_size=64,
+        model=dict(name="microdit", patch=8, width=8, depth=1, heads=2, mlp_multiple=8),
+        objective=dict(nfe=4),
+        optim=dict(lr=2e-3, warmup=5, decay_steps=40),
+        ema=dict(decay=0.9),
+        train=dict(steps=20, log_every=5, eval_every=20, preview_every=10, preview_num=8, checkpoint_every=10),
+    )
+    return schema.change(config, changes)
+
+
+@pytest.fixture(name="tiny", scope="session")
+def tiny_fixture():
+    return tiny
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """(workdir, config) of a tiny run that went its 20 steps. Shared: only to be read."""
+    workdir, config = tmp_path_factory.mktemp("finished") / "run", tiny()
+    assert train.main(config, str(workdir)) == 0
+    return SimpleNamespace(workdir=workdir, config=config)
+
+
+@pytest.fixture
+def machine_of(monkeypatch):
+    """machine_of(n): from here on this machine has n devices."""
+    return lambda n: monkeypatch.setattr(build, "make_mesh", lambda sizes: make_mesh(sizes, jax.devices()[:n]))
+
+
+@pytest.fixture(scope="session")
+def stop_during():
+    """stop_during(monkeypatch, n): this process gets a SIGTERM during step n of the next run."""
+
+    def arrange(patch, n):
+        advance = record.Record.advance
+
+        def signalling(self, done):
+            advance(self, done)
+            if done == n - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        patch.setattr(record.Record, "advance", signalling)
+
+    return arrange
+
+
+class ToyCurve(nnx.Module):
+    """x [B, 1] -> y [B, 1] by a perceptron."""
+
+    def __init__(self, *, shape, target_shape, hidden, precision, rngs):
+        sizes = [*shape, hidden, *target_shape]
+        self.layers = nnx.List([Linear(a, b, precision=precision, rngs=rngs) for a, b in itertools.pairwise(sizes)])
+
+    def __call__(self, x, *, rngs=None):
+        return self.layers[1](jnp.tanh(self.layers[0](x)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToySquaredError:
+    """Mean squared error of y, nothing random in it."""
+
+    points: int
+
+    def loss(self, model, batch, key, *, train):
+        error = jnp.mean(jnp.square(model(batch["x"]) - batch["y"]), -1)
+        weight = batch.get("weight", jnp.ones(len(error)))
+        total = (jnp.sum(weight * error), jnp.sum(weight))
+        return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
+
+    def preview(self, model, batch, keys):
+        x = jnp.linspace(-1.0, 1.0, self.points)[:, None]
+        return {"curve": Media(jnp.concatenate([x, model(x)], -1), kind="curve")}
+
+
+def toy_sine(*, num):
+    x = np.linspace(-1, 1, num, dtype=np.float32)[np.random.default_rng(0).permutation(num), None]
+    examples = {"x": x, "y": np.sin(3 * x)}
+    field = Field(shape=(1,), dtype="float32", low=-1.0, high=1.0)
+    return DataSource(
+        codec=Codec(kind="curve", spec={"x": field, "y": field}),
+        splits={
+            "train": ArrayExamples({key: array[: num * 3 // 4] for key, array in examples.items()}),
+            "validation": ArrayExamples({key: array[num * 3 // 4 :] for key, array in examples.items()}),
+        },
+        fingerprint=f"sine {num}",
+    )
+
+
+@pytest.fixture
+def add_row(monkeypatch):
+    """add_row(section, name, constructor, keywords): a model, objective or data set as a user adds one, for this test alone."""
+
+    def add(section, name, constructor, keywords):
+        builders = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.DATASETS}
+        monkeypatch.setitem(builders[section], name, constructor)
+        monkeypatch.setitem(schema.TABLES[section], name, keywords)
+
+    return add
+
+
+@pytest.fixture
+def curve(add_row):
+    """curve(**changes): the configuration of a regression y = sin 3x, which compiles in no time; no denoiser, no images."""
+    add_row("model", "toy_curve", ToyCurve, dict(hidden=16))
+    add_row("objective", "toy_squared_error", ToySquaredError, dict(points=32))
+    add_row("data", "toy_sine", toy_sine, dict(num=64))
+
+    def config(**changes):
+        return schema.change(
+            schema.base(
+                data=dict(name="toy_sine"),
+                model=dict(name="toy_curve"),
+                objective=dict(name="toy_squared_error"),
+                batch_size=16,
+                optim=dict(lr=1e-2, schedule="constant"),
+                ema=dict(decay=0.5),
+                train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=8, checkpoint_every=10),
+            ),
+            changes,
+        )
+
+    return config
+
+
+@pytest.fixture(scope="session")
+def saved_arrays():
+    """saved_arrays(workdir, step): {"params/blocks/0/...": array} of everything that a checkpoint's state holds."""
+
+    def read(workdir, step):
+        with ocp.CheckpointManager(epath.Path(workdir) / "checkpoints", options=checkpoint.READING) as manager:
+            state = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore()))["state"]
+        return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]}
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def metrics_of():
+    """metrics_of(workdir): the lines of metrics.jsonl without the one number that depends on the machine."""
+
+    def read(workdir):
+        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if key != "steps_per_s"} for line in lines]
+
+    return read

@@ -1,0 +1,237 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tinygen.models import layers
+
+
+@pytest.fixture
+def normal():
+    """Draws float32 arrays; every test begins with the same ones."""
+    rng = np.random.default_rng(0)
+    return lambda *shape: rng.normal(size=shape).astype(np.float32)
+
+
+def rngs():
+    return nnx.Rngs(0)
+
+
+@pytest.fixture
+def filled(normal):
+    """Draws every parameter of a module anew, so that no zero or one hides what it does."""
+
+    def fill(module):
+        for leaf in jax.tree.leaves(nnx.state(module, nnx.Param), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)):
+            leaf[...] = jnp.asarray(normal(*leaf.shape))
+        return module
+
+    return fill
+
+
+def rounded(x):
+    """x as bfloat16 holds it, in float64."""
+    return np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32), np.float64)
+
+
+# Products
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "axes", "batch", "formula"),
+    [
+        ((5, 200), (200, 7), ((1,), (0,)), ((), ()), "ij,jk->ik"),
+        ((2, 3, 5, 64), (2, 3, 4, 64), ((3,), (3,)), ((0, 1), (0, 1)), "abik,abjk->abij"),
+    ],
+)
+def test_a_product_is_exact_to_its_precision_and_gives_float32(normal, a, b, axes, batch, formula):
+    a, b = jnp.asarray(normal(*a)), jnp.asarray(normal(*b))
+    for precision, hold in (("float32", lambda x: np.asarray(x, np.float64)), ("bfloat16", rounded)):
+        got = layers.product(a, b, axes, batch, precision=precision)
+        want, size = (np.einsum(formula, *map(f, (hold(a), hold(b)))) for f in (lambda x: x, np.abs))
+        assert got.dtype == jnp.float32
+        # Sums in float32: the error grows at worst as the number of terms (200) x 2⁻²⁴ of the terms' size; bfloat16 sums would show 2⁻⁸.
+        assert np.all(np.abs(got - want) <= 200 * 2**-24 * size)
+    assert (
+        np.max(np.abs(layers.product(a, b, axes, batch, precision="bfloat16") - layers.product(a, b, axes, batch, precision="float32")))
+        > 1e-3
+    )
+
+
+def test_a_product_of_unknown_precision_is_a_fault():
+    with pytest.raises(ValueError, match="float16"):
+        layers.product(jnp.ones((1, 1)), jnp.ones((1, 1)), ((1,), (0,)), precision="float16")
+
+
+def test_linear_acts_on_the_last_axis_and_starts_from_xavier_weights_or_zero(normal, filled):
+    linear = layers.Linear(48, 32, precision="float32", rngs=rngs())
+    kernel = np.asarray(linear.kernel[...])
+    bound = np.sqrt(6 / 80)
+    assert np.abs(kernel).max() <= bound
+    # 1,536 uniform values: their standard deviation is known to about 1.1 % (the kurtosis of a uniform law is 1.8)
+    assert kernel.std() == pytest.approx(bound / np.sqrt(3), rel=0.04)
+    assert not linear.bias[...].any()
+    filled(linear)
+    x = normal(2, 3, 48)
+    np.testing.assert_allclose(linear(x), x @ np.asarray(linear.kernel[...]) + np.asarray(linear.bias[...]), rtol=1e-4, atol=1e-4)
+    assert not layers.Linear(4, 4, precision="float32", rngs=rngs(), zero=True).kernel[...].any()
+
+
+def test_an_embedding_starts_at_a_spread_of_a_fiftieth_and_gives_its_rows():
+    table = layers.Embedding(100, 64, rngs=rngs())
+    assert float(table.embedding[...].std()) == pytest.approx(0.02, rel=0.04)  # 6,400 values: known to 0.9 %
+    np.testing.assert_array_equal(table(jnp.array([7, 7, 3])), table.embedding[...][np.array([7, 7, 3])])
+
+
+# Norms
+
+
+def test_rms_norm_divides_by_the_root_mean_square_and_scales(normal, filled):
+    norm, x = filled(layers.RMSNorm(16)), 3 * normal(4, 5, 16)
+    want = x / np.sqrt((x**2).mean(-1, keepdims=True)) * np.asarray(norm.scale[...])
+    np.testing.assert_allclose(norm(x), want, rtol=1e-5)  # ε = 1e-6 beside a mean square of 9
+
+
+def test_layer_norm_gives_zero_mean_and_unit_variance_far_from_zero_too(normal):
+    x = 100 + 5 * normal(4, 64)
+    y = np.asarray(layers.layer_norm(x))
+    np.testing.assert_allclose(y.mean(-1), 0, atol=1e-5)
+    np.testing.assert_allclose(y.std(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(y, (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", [layers.layer_norm, lambda x: layers.RMSNorm(8)(x)])
+def test_norms_of_a_constant_row_are_finite_and_so_are_their_gradients(norm):
+    for x in (jnp.zeros((1, 8)), jnp.full((1, 8), 3.0)):
+        assert np.isfinite(norm(x)).all()
+        assert np.isfinite(jax.grad(lambda x: norm(x).sum())(x)).all()
+
+
+def test_modulation_by_zero_is_the_identity_and_acts_an_example(normal):
+    x, shift, scale = normal(2, 3, 4), normal(2, 4), normal(2, 4)
+    np.testing.assert_array_equal(layers.modulate(x, np.zeros((2, 4)), np.zeros((2, 4))), x)
+    y = np.asarray(layers.modulate(x, shift, scale))
+    for example in range(2):
+        np.testing.assert_allclose(y[example], x[example] * (1 + scale[example]) + shift[example], rtol=1e-6)
+
+
+# Attention
+
+
+def numpy_attention(q, k, v):
+    """A head at a time, in float64: q [L, K], k and v [S, K] -> [L, K]."""
+    scores = np.exp((q.astype(np.float64) @ k.T.astype(np.float64)) / np.sqrt(q.shape[-1]))
+    return scores / scores.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 2e-6), ("bfloat16", 3e-2)])
+def test_attention_is_softmax_of_scaled_scores_head_by_head(normal, precision, tolerance):
+    q, k, v = normal(2, 5, 3, 8), normal(2, 7, 3, 8), normal(2, 7, 3, 8)
+    got = layers.attention(*map(jnp.asarray, (q, k, v)), precision=precision)
+    assert got.shape == q.shape
+    for example in range(2):
+        for head in range(3):
+            want = numpy_attention(q[example, :, head], k[example, :, head], v[example, :, head])
+            # bfloat16: operands and probabilities keep 2⁻⁹ of their size, and values reach about 3
+            np.testing.assert_allclose(got[example, :, head], want, atol=tolerance)
+
+
+def test_attention_does_not_overflow_on_large_scores():
+    q = jnp.full((1, 2, 1, 4), 100.0)
+    np.testing.assert_allclose(layers.attention(q, q, q, precision="float32"), 100.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_the_attention_layer_splits_its_features_into_heads(normal, filled, qk_norm):
+    layer = filled(layers.Attention(12, 3, qk_norm=qk_norm, precision="float32", rngs=rngs()))
+    for linear in (layer.query, layer.key, layer.value, layer.out):
+        linear.kernel[...] = linear.kernel[...] / 4  # or the softmax picks one token and sees nothing else
+    x = normal(2, 5, 12)
+
+    def numpy_linear(linear, x):
+        return x @ np.asarray(linear.kernel[...], np.float64) + np.asarray(linear.bias[...])
+
+    def numpy_norm(norm, x):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True)) * np.asarray(norm.scale[...]) if qk_norm else x
+
+    for example in range(2):
+        q, k, v = (numpy_linear(linear, x[example]) for linear in (layer.query, layer.key, layer.value))
+        heads = [slice(4 * head, 4 * head + 4) for head in range(3)]
+        mixed = [numpy_attention(numpy_norm(layer.query_norm, q[:, h]), numpy_norm(layer.key_norm, k[:, h]), v[:, h]) for h in heads]
+        # float32 sums of 12 terms, four products deep, with ε = 1e-6 in the norms
+        np.testing.assert_allclose(layer(x)[example], numpy_linear(layer.out, np.concatenate(mixed, -1)), rtol=1e-4, atol=1e-4)
+
+
+# Feed-forward
+
+
+@pytest.mark.parametrize(
+    ("width", "ratio", "multiple", "hidden"),
+    [(96, 4.0, 64, 256), (96, 4.0, 256, 256), (128, 4.0, 64, 384), (1152, 2.25, 64, 1728), (512, 4.0, 256, 1536), (32, 0.5, 8, 16)],
+)
+def test_swiglus_hidden_size_is_two_thirds_of_the_ratio_rounded_up(width, ratio, multiple, hidden):
+    assert layers.swiglu_hidden(width, ratio, multiple) == hidden
+    assert hidden % multiple == 0
+    assert 0 <= hidden - 2 / 3 * ratio * width < multiple
+
+
+def test_swiglu_is_its_formula(normal, filled):
+    layer, x = filled(layers.SwiGLU(6, 10, precision="float32", rngs=rngs())), normal(2, 3, 6)
+    weights = {
+        name: (np.asarray(getattr(layer, name).kernel[...], np.float64), np.asarray(getattr(layer, name).bias[...]))
+        for name in ("gate", "up", "down")
+    }
+    gate, up = (x @ weights[name][0] + weights[name][1] for name in ("gate", "up"))
+    want = (gate / (1 + np.exp(-gate)) * up) @ weights["down"][0] + weights["down"][1]
+    np.testing.assert_allclose(layer(x), want, rtol=1e-4, atol=1e-4)  # float32, two products deep
+
+
+# Positions and time
+
+
+def test_sincos_is_its_formula():
+    position, width = np.array([0.0, 1.0, 2.5, 700.0]), 8
+    frequencies = 10_000.0 ** -(np.arange(4) / 4)
+    want = [[f(p * w) for f in (np.sin, np.cos) for w in frequencies] for p in position]
+    # an angle of 700 in float32 is good to 3e-5
+    np.testing.assert_allclose(layers.sincos(position, width), want, atol=1e-4)
+
+
+def test_every_place_of_a_grid_has_its_own_position_half_for_the_row_half_for_the_column():
+    table = np.asarray(layers.sincos_2d(3, 5, 16)).reshape(3, 5, 16)
+    assert len(np.unique(table.reshape(15, 16).round(4), axis=0)) == 15
+    assert (table[:, :, :8] == table[:, :1, :8]).all()
+    assert (table[:, :, 8:] == table[:1, :, 8:]).all()
+    np.testing.assert_array_equal(table[:, 0, :8], layers.sincos(np.arange(3), 8))
+    np.testing.assert_array_equal(table[0, :, 8:], layers.sincos(np.arange(5), 8))
+
+
+def test_the_time_embedding_tells_close_times_apart():
+    embed = layers.TimeEmbedding(8, 1000.0, precision="float32", rngs=rngs())
+    a, b, c = np.asarray(embed(jnp.array([0.5, 0.501, 0.9])))
+    assert np.abs(a - b).max() > 1e-2
+    assert np.abs(a - c).max() > 1e-2
+
+
+# Patches
+
+
+@pytest.mark.parametrize(("shape", "patch"), [((4, 8, 3), 2), ((6, 3, 1), 3), ((4, 4, 4), 1), ((2, 6, 2), 2)])
+def test_unpatchify_is_the_inverse_of_patchify(normal, shape, patch):
+    x = normal(3, *shape)
+    tokens = layers.patchify(x, patch)
+    assert tokens.shape == (3, shape[0] * shape[1] // patch**2, patch**2 * shape[2])
+    np.testing.assert_array_equal(layers.unpatchify(tokens, shape, patch), x)
+
+
+def test_patches_are_the_images_tiles_row_by_row(normal):
+    x = normal(1, 4, 6, 2)
+    tokens = layers.patchify(x, 2)[0]
+    tiles = [x[0, top : top + 2, left : left + 2] for top in (0, 2) for left in (0, 2, 4)]
+    np.testing.assert_array_equal(tokens, [tile.ravel() for tile in tiles])
+
+
+def test_without_a_mesh_a_pin_does_nothing():
+    x = jnp.ones((2, 3))
+    assert layers.pin(x, "batch", None) is x

@@ -1,0 +1,121 @@
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from tinygen import optim
+from tinygen.errors import UserError
+from tinygen.models.microdit import MicroDiT
+
+RATE = dict(lr=3e-4, schedule="linear", warmup=100, decay_steps=5_000, final_lr=1e-5)
+ADAMW = dict(b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1, clip=1.0)
+
+
+def rates(counts, **changes):
+    schedule = optim.make_schedule(**(RATE | changes))
+    return np.array([float(schedule(np.int32(count))) for count in counts])
+
+
+# A schedule is float32: relative 1e-6
+
+
+def test_linear_falls_over_its_steps_and_then_stays():
+    got = rates([0, 1, 1_250, 2_500, 4_999, 5_000, 5_001, 100_000])
+    fall = 2.9e-4 / 5_000
+    want = [3e-4, 3e-4 - fall, 3e-4 - 1_250 * fall, 1.55e-4, 1e-5 + fall, 1e-5, 1e-5, 1e-5]
+    assert got == pytest.approx(want, rel=1e-5)  # 1e-5 is left over when 2.9e-4 is taken from 3e-4: thirty times the rounding
+
+
+def test_constant_stays():
+    assert rates([0, 1, 5_000, 100_000], schedule="constant") == pytest.approx([3e-4] * 4, rel=1e-6)
+
+
+def test_warmup_cosine_rises_in_equal_parts_and_falls_as_half_a_cosine():
+    got = rates([0, 1, 49, 50, 99, 100, 2_550, 5_000, 9_000], schedule="warmup_cosine")
+    step = (3e-4 - 3e-6) / 100  # from lr / warmup at the first update to lr after `warmup` of them
+    want = [3e-6, 3e-6 + step, 3e-6 + 49 * step, 3e-6 + 50 * step, 3e-6 + 99 * step, 3e-4, (3e-4 + 1e-5) / 2, 1e-5, 1e-5]
+    assert got == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("warmup", [0, 10, 20])
+def test_a_run_no_longer_than_its_warmup_still_ends_at_the_final_rate(warmup):
+    got = rates(range(12), schedule="warmup_cosine", warmup=warmup, decay_steps=10)
+    assert np.all(got > 0)
+    assert got.max() == pytest.approx(3e-4, rel=1e-6)
+    assert got[10:] == pytest.approx([1e-5] * 2, rel=1e-5)
+
+
+def test_an_unknown_schedule_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'linear'"):
+        rates([0], schedule="linaer")
+
+
+@pytest.mark.parametrize("adaln", ["block", "shared"])
+def test_decay_acts_on_every_matrix_but_the_embedding_and_on_nothing_else(adaln):
+    def make():
+        return MicroDiT(
+            shape=(4, 4, 1), classes=3, patch=2, width=16, depth=2, heads=2, mlp_ratio=4.0, mlp_multiple=8,
+            adaln=adaln, qk_norm=True, time_scale=1.0, precision="float32", rngs=nnx.Rngs(0),
+        )  # fmt: skip
+
+    params = nnx.to_pure_dict(nnx.split(nnx.eval_shape(make), nnx.Param)[1])
+    leaves = zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(optim.decayed(params)), strict=True)
+    kinds = {}
+    for (path, leaf), decayed in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        assert decayed == (len(leaf.shape) == 2 and not name.startswith("label")), name
+        kinds.setdefault(decayed, set()).add(name.split("/")[-1])
+    assert kinds[True] == {"kernel"}
+    assert kinds[False] == {"bias", "scale", "embedding", "null"} | ({"modulation_table"} if adaln == "shared" else set())
+
+
+def numpy_adamw(params, gradients, rate):
+    """Parameters after each gradient, from the papers' equations, in float64."""
+    params = {name: value.astype(np.float64) for name, value in params.items()}
+    m, v = ({name: np.zeros(value.shape) for name, value in params.items()} for _ in range(2))
+    for t, gradient in enumerate(gradients, start=1):
+        norm = np.sqrt(sum(np.sum(g.astype(np.float64) ** 2) for g in gradient.values()))
+        for name, g in gradient.items():
+            g = g / max(1.0, norm / ADAMW["clip"])
+            m[name] = ADAMW["b1"] * m[name] + (1 - ADAMW["b1"]) * g
+            v[name] = ADAMW["b2"] * v[name] + (1 - ADAMW["b2"]) * g**2
+            corrected = m[name] / (1 - ADAMW["b1"] ** t) / (np.sqrt(v[name] / (1 - ADAMW["b2"] ** t)) + ADAMW["eps"])
+            decay = ADAMW["weight_decay"] * params[name] if name == "kernel" else 0
+            params[name] = params[name] - rate(t - 1) * (corrected + decay)
+    return params
+
+
+def test_steps_are_adamw_s_clipped_by_the_norm_over_all_leaves():
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("kernel", (3, 4)), ("bias", (4,)))}
+    gradients = [{name: (size * rng.normal(size=p.shape)).astype(np.float32) for name, p in params.items()} for size in (5, 0.05, 1)]
+    schedule = optim.make_schedule(**(RATE | dict(lr=0.1, decay_steps=4)))
+    tx = optim.make_optimizer(schedule, **ADAMW)
+
+    @jax.jit
+    def run(params, gradients):
+        opt_state = tx.init(params)
+        for gradient in gradients:
+            updates, opt_state = tx.update(gradient, opt_state, params)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    got, want = run(params, gradients), numpy_adamw(params, gradients, lambda n: 0.1 + (1e-5 - 0.1) * n / 4)
+    for name in params:
+        np.testing.assert_allclose(got[name], want[name], rtol=2e-5, atol=2e-6)  # float32
+
+
+@pytest.mark.parametrize(("clip", "size"), [(1.0, 1.0), (0.25, 0.25), (0.0, 5.0), (9.0, 5.0)])
+def test_clipping_bounds_the_global_norm_and_zero_turns_it_off(clip, size):
+    gradient = {"kernel": np.array([[3.0]], np.float32), "bias": np.array([4.0], np.float32)}  # norm 5
+    clipping = optim.make_optimizer(lambda _: 1.0, **(ADAMW | dict(clip=clip)))
+    # Adam's first moment after one step is a tenth of the clipped gradient
+    moment = clipping.update(gradient, clipping.init(gradient), gradient)[1]["adam"].mu
+    assert float(optax.global_norm(moment)) == pytest.approx(0.1 * size, rel=1e-5)
+    assert float(moment["bias"][0] / moment["kernel"][0, 0]) == pytest.approx(4 / 3, rel=1e-6)
+
+
+def test_the_parts_of_the_chain_keep_the_names_that_checkpoints_hold():
+    tx = optim.make_optimizer(lambda _: 1.0, **ADAMW)
+    assert list(tx.init({"kernel": np.zeros((1, 1))})) == ["clip", "adam", "decay", "rate"]

@@ -1,0 +1,56 @@
+import re
+from pathlib import Path
+
+import pytest
+from flax import nnx
+
+from tinygen import build, checkpoint, train
+from tinygen import config as schema
+from tinygen.state import split
+
+RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
+STATED = re.compile(r"([\d.,]+)\s*([kMB]?) parameters")
+
+
+def parameters(config):
+    """The number of parameters of a recipe's model, none of which is made."""
+    parts = build.parts(config, build.data_source(config).codec)
+    return checkpoint.count(nnx.eval_shape(lambda: split(parts.create(nnx.Rngs(0)))[1]))
+
+
+def stated(text):
+    """[1.2e6] for a text that says "1.2M parameters"."""
+    return [float(number.replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}[unit] for number, unit in STATED.findall(text)]
+
+
+def test_there_are_recipes():
+    assert {"dit_pixel_faces", "dit_digits", "dit_digits8"} <= {recipe.stem for recipe in RECIPES}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metrics_of):
+    config = schema.change(schema.load(f"{recipe}:smoke"), dict(train=dict(steps=2, log_every=1)))
+    assert train.main(config, str(tmp_path / "run")) == 0
+    first, last = metrics_of(tmp_path / "run")
+    assert (first["step"], last["step"]) == (1, 2)
+    assert first["loss"] != last["loss"]
+    assert {"eval_loss", "eval_ema_loss"} <= last.keys()
+    assert sorted(path.name for path in (tmp_path / "run" / "samples").iterdir()) == ["000001.png", "000002.png"]
+    assert checkpoint.find(tmp_path / "run").step == 2
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_fits_together_and_its_model_has_the_size_it_states(recipe):
+    config = schema.load(str(recipe))
+    schema.check(config)
+    size = parameters(config)
+    assert size > 10 * parameters(schema.load(f"{recipe}:smoke"))  # a smoke run is a small matter
+    for claimed in stated(recipe.read_text()):
+        assert size == pytest.approx(claimed, rel=0.02)  # the project's rule for every size that it names
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("A model of 1.2M parameters.", [1.2e6]), ("80k parameters, 1,234 parameters", [8e4, 1234]), ("no size", [])]
+)
+def test_a_stated_size_is_understood(text, sizes):
+    assert stated(text) == pytest.approx(sizes)

@@ -1,0 +1,184 @@
+"""The shape of the code, read from its syntax trees: what may import what, and who sees a configuration."""
+
+import ast
+import graphlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tinygen import config
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tinygen"
+RECIPES = sorted((ROOT / "configs").glob("*.py"))
+
+# From top to bottom: a module imports from below, or from its own package beside it. A package's name stands for all its modules.
+LEVELS = [
+    {"cli"},
+    {"train"},
+    {"evaluate"},
+    {"sample"},
+    {"build", "record", "runtime"},
+    {"checkpoint"},
+    {"state"},
+    {"optim"},
+    {"models", "objectives", "data", "sharding"},
+    {"models.layers", "media", "rng", "config"},
+    {"errors"},
+]
+SEE_A_CONFIG = {"cli", "config", "build", "train", "sample", "evaluate", "checkpoint"}
+
+
+def name_of(path):
+    """'models.microdit' for tinygen/models/microdit.py, 'data' for tinygen/data/__init__.py, '' for the package's own."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(tree):
+    """The modules of tinygen that a module imports anywhere, inside functions too, and the other ones under their full names."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports name their module in full"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in inner if name.removeprefix("tinygen.") in TREES}
+            found |= modules or {node.module}
+    return {name.removeprefix("tinygen.") for name in found if name != "tinygen"}
+
+
+IMPORTS = {name: imports(tree) for name, tree in TREES.items() if name}
+OURS = {name: {each for each in found if each in TREES} for name, found in IMPORTS.items()}
+
+
+def level(name):
+    for depth, names in enumerate(LEVELS):
+        if name in names:
+            return depth
+    package = name.rpartition(".")[0]
+    return level(package) if package else None
+
+
+def test_the_trees_were_read():
+    assert {"cli", "train", "models.microdit", "data.embedded", "objectives.flow"} <= IMPORTS.keys()
+    assert {"build", "config", "state"} <= OURS["train"]
+    assert "config" in OURS["cli"]  # inside a function
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_imports_point_down_only(name):
+    assert level(name) is not None, f"{name} has no place among the levels: see DESIGN, 'imports point down only'"
+    for other in OURS[name]:
+        beside = level(other) == level(name) and other.split(".")[0] == name.split(".")[0]
+        assert level(other) > level(name) or beside, f"{name} imports {other}"
+
+
+def test_imports_go_round_in_no_circle():
+    assert set(graphlib.TopologicalSorter(OURS).static_order()) >= OURS.keys()
+
+
+def test_the_record_is_kept_by_the_loop_alone_and_the_process_prepared_by_it_and_the_command_line():
+    assert {name for name, found in OURS.items() if "record" in found} == {"train"}
+    assert {name for name, found in OURS.items() if "runtime" in found} <= {"train", "cli"}
+
+
+def test_models_objectives_and_data_do_not_know_each_other():
+    packages = {"models", "objectives", "data"}
+    for name, found in OURS.items():
+        own = name.split(".")[0]
+        if own in packages:
+            strangers = {other for other in found if other.split(".")[0] in packages - {own}}
+            assert strangers <= {"models.layers"}, name
+
+
+@pytest.mark.parametrize("name", sorted(IMPORTS.keys() - SEE_A_CONFIG))
+def test_only_the_composition_root_and_commands_see_a_configuration(name):
+    assert not {each for each in IMPORTS[name] if each == "config" or each.split(".")[0] == "ml_collections"}
+    variables = {node.id for node in ast.walk(TREES[name]) if isinstance(node, ast.Name)}
+    arguments = {node.arg for node in ast.walk(TREES[name]) if isinstance(node, ast.arg)}
+    assert "config" not in variables | arguments
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_nothing_imports_scripts_recipes_or_tests(name):
+    assert not {each for each in IMPORTS[name] if each.split(".")[0] in ("scripts", "configs", "tests", "conftest", "pytest")}
+
+
+def uses(tree, name):
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+
+
+def test_flags_stop_at_the_command_line():
+    assert {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")} == {"cli"}
+
+
+def called(tree):
+    """Names of all functions that are called: 'einsum' for jnp.einsum(...), '@' for the operator."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
+            yield "@"
+
+
+PRODUCTS = {"@", "dot", "vdot", "matmul", "einsum", "tensordot", "dot_general", "dot_product_attention"}
+
+
+def test_matrices_are_multiplied_in_one_function_only():
+    names = [name for name in TREES if name.split(".")[0] in ("models", "objectives")]
+    for name in names:
+        functions = {node.name: node for node in ast.walk(TREES[name]) if isinstance(node, ast.FunctionDef)}
+        home = [each for each in called(functions["product"]) if each in PRODUCTS] if name == "models.layers" else []
+        assert sorted(each for each in called(TREES[name]) if each in PRODUCTS) == sorted(home), name
+        assert name != "models.layers" or home
+
+
+def test_random_keys_are_made_in_one_module_only():
+    """One made elsewhere would be baked into a compiled step: the same noise every time."""
+    makers = re.compile(r"(jax\.)?random\.(key|PRNGKey)$|PRNGKey$")
+    calls = {name: [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)] for name, tree in TREES.items()}
+    assert {name for name, functions in calls.items() if any(map(makers.match, functions))} == {"rng"}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=name_of)
+def test_no_file_is_longer_than_300_lines(path):
+    assert len(path.read_text("utf-8").splitlines()) <= 300
+
+
+def test_every_package_is_installed():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("*.py")}
+    assert set(listed) == found
+
+
+def test_there_are_recipes():
+    assert {"dit_pixel_faces", "dit_digits", "dit_digits8"} <= {path.stem for path in RECIPES}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_has_a_smoke_variant_of_the_same_kind_with_few_steps(path):
+    whole, smoke = config.load(str(path)), config.load(f"{path}:smoke")
+    config.check(whole)
+    config.check(smoke)
+    assert [smoke[section].name for section in config.TABLES] == [whole[section].name for section in config.TABLES]
+    assert smoke.train.steps <= 50 < whole.train.steps
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_begins_with_its_own_command(path):
+    said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    assert re.search(rf"tinygen train --config=configs/{re.escape(path.name)}(?![\w.])", said)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))])
+def test_a_page_names_only_files_that_exist(page):
+    text = (ROOT / page).read_text("utf-8")
+    named = set(re.findall(r"(?<![\w/.-])((?:configs|scripts|docs|tinygen|tests)/[\w/.-]+\.(?:py|md|png|gif|sh))", text))
+    assert not {name for name in named if not (ROOT / name).exists()}
