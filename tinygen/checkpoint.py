@@ -118,7 +118,9 @@ def claim(workdir: epath.Path, config: Config) -> Config:
         if changes:
             with (workdir / "config_changes.jsonl").open("a") as file:
                 file.write(json.dumps({key: {"from": old, "to": new} for key, (old, new) in changes.items()}) + "\n")
-    path.write_text(schema.to_json(config))
+    fresh = workdir / "config.json.new"
+    fresh.write_text(schema.to_json(config))
+    fresh.replace(path)  # in one piece: a process killed here leaves the old file
     return config
 
 

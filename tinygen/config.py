@@ -174,7 +174,7 @@ def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
 def check(config: Config) -> None:
     """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
     train, optim = config.train, config.optim
-    positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every}
+    positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every, "optim.eps": optim.eps}
     positive |= {
         "train.keep": train.keep,
         "train.preview_num": train.preview_num,

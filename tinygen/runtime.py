@@ -70,15 +70,17 @@ def own(workdir: epath.Path) -> Iterator[None]:
 
     The lock is the kernel's: it goes with the process, however that ends. Object stores (gs://) have none.
     """
+    lock = None
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        if "://" in str(workdir):
-            yield
-            return
-        file = (workdir / ".lock").open("w")
+        if "://" not in str(workdir):
+            lock = (workdir / ".lock").open("w")
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}. Give a folder that can be.") from error
-    with file:
+    if lock is None:
+        yield
+        return
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

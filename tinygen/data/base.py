@@ -126,6 +126,9 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
         if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
             raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: is its scale wrong?")
     if "x" in codec.spec:
+        middle = ((codec.spec["x"].low or 0.0) + (codec.spec["x"].high or 0.0)) / 2
+        if codec.spec["x"].low is not None and batch["x"].min() >= middle:
+            raise UserError(f"first batch: 'x' never falls below {middle:g}, the middle of its range: was it scaled to another?")
         spread = float(np.std(batch["x"]))
         width = (codec.spec["x"].high or 0.0) - (codec.spec["x"].low or 0.0)
         if spread == 0.0 or spread < 0.005 * width:
