@@ -210,3 +210,18 @@ def test_a_manifest_says_what_the_run_was_made_with():
     assert (manifest["data_fingerprint"], manifest["parameters"]) == ("fingerprint of the data", 1234)
     assert isinstance(manifest["revision"], str)
     assert json.loads(json.dumps(manifest)) == manifest
+
+
+def test_a_relative_workdir_trains_resumes_and_samples_from_where_the_user_stands(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train.main(tiny(train=dict(steps=10)), "runs/here") == 0
+    assert train.main(tiny(train=dict(steps=12)), "runs/here") == 0
+    assert checkpoint.find("runs/here").step == 12
+    assert cli.main(["sample", "--ckpt=runs/here", "--num=3", "--out=drawn"]) == 0
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == [
+        "00000.png",
+        "00001.png",
+        "00002.png",
+        "grid.png",
+        "samples.json",
+    ]

@@ -28,7 +28,13 @@ PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gr
 def make_manager(workdir: epath.Path, *, keep: int, keep_every: int) -> ocp.CheckpointManager:
     """Saves asynchronously; keeps the newest `keep` checkpoints and those whose step is a multiple of `keep_every`."""
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, keep_period=keep_every or None, cleanup_tmp_directories=True)
-    return ocp.CheckpointManager(workdir / "checkpoints", options=options)
+    return open_manager(workdir / "checkpoints", options)
+
+
+def open_manager(checkpoints: epath.Path, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
+    """Orbax wants absolute paths, and says so only when it saves."""
+    absolute = checkpoints if "://" in str(checkpoints) else checkpoints.resolve()
+    return ocp.CheckpointManager(absolute, options=options)
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: Config, codec: Codec, manifest: dict[str, Any]) -> None:
@@ -66,7 +72,7 @@ class Saved:
         arguments = ocp.args.PyTreeRestore(
             item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
         )
-        with ocp.CheckpointManager(self.workdir / "checkpoints", options=READING) as manager:
+        with open_manager(self.workdir / "checkpoints", READING) as manager:
             return manager.restore(self.step, args=ocp.args.Composite(state=arguments))["state"]
 
 
@@ -88,7 +94,7 @@ def find(path: epath.PathLike, step: int | None = None) -> Saved:
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
     names = ("config", "codec", "manifest")
-    with ocp.CheckpointManager(checkpoints, options=READING) as manager:
+    with open_manager(checkpoints, READING) as manager:
         items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))
     config = schema.base(**items["config"])
     return Saved(checkpoints.parent, step, config, Codec.from_json(items["codec"]), items["manifest"])
