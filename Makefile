@@ -21,7 +21,7 @@ dev: .venv/installed-dev
 
 train: setup
 	$(BIN)/tinygen train --config=$(RECIPE) --workdir=$(WORKDIR)
-	$(BIN)/tinygen sample --ckpt=$(WORKDIR) --num=64
+	$(BIN)/tinygen sample --ckpt=$(WORKDIR) --num=72
 	@echo "Look at $(WORKDIR)/sampled/*/grid.png, and at $(WORKDIR)/samples/ for how it learned."
 
 test: dev
