@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,6 +19,8 @@ from tinygen import build, checkpoint, media, runtime, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
+from tinygen.sample import load, make_preview
+from tinygen.state import graph_of
 
 STOP = 20
 
@@ -123,6 +126,17 @@ def test_tensorboard_shows_the_same_numbers_and_the_grids(finished, metrics_of):
 def test_a_preview_is_a_grid_of_as_many_samples_as_asked_for(finished):
     picture = np.asarray(Image.open(finished.workdir / "samples" / "000020.png"))
     assert picture.shape == media.grid(np.zeros((8, 16, 16, 3), np.uint8), media.columns_for(6)).shape
+
+
+def test_previews_are_drawn_with_the_averaged_weights(finished):
+    source = build.data_source(finished.config)
+    parts = build.parts(finished.config, source.codec)
+    ema, buffers = load(checkpoint.find(finished.workdir), parts, ema=True)
+    with jax.set_mesh(parts.layout.mesh):
+        preview = make_preview(finished.config, source, parts, graph_of(parts.create))
+        shown = preview(SimpleNamespace(ema=ema, buffers=buffers))["samples"]
+    written = np.asarray(Image.open(finished.workdir / "samples" / "000020.png"))
+    np.testing.assert_array_equal(media.picture(shown, source.codec), written)
 
 
 def test_previews_come_densely_at_first_then_every_so_many_steps():
