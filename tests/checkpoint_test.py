@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, cli, train
+from tinygen import build, checkpoint, cli, sample, train
 from tinygen import config as schema
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -135,6 +135,19 @@ def test_looking_for_a_checkpoint_writes_nothing(stored, tmp_path):
     before = sorted(copy.rglob("*"))
     assert checkpoint.find(copy).step == 20
     assert sorted(copy.rglob("*")) == before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's own threads, over the same damage
+@pytest.mark.parametrize("torn", ["config/metadata", "state/manifest.ocdbt", "state/_METADATA"])
+def test_a_damaged_checkpoint_is_named_and_so_are_the_others(stored, tmp_path, torn):
+    copy = tmp_path / "copy"
+    shutil.copytree(stored, copy)
+    (copy / "checkpoints" / "20" / torn).write_bytes(b"")
+    with pytest.raises(UserError, match=r"checkpoints/20 cannot be read") as refused:
+        sample.load(saved := checkpoint.find(copy), build.parts(saved.config, saved.codec), ema=True)
+    assert "Other checkpoints there: 10." in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 2
+    assert checkpoint.find(copy, 10).step == 10
 
 
 def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):

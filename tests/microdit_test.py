@@ -240,8 +240,11 @@ def products(jaxpr):
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             yield equation
-        for inner in jax.core.jaxprs_in_params(equation.params):
-            yield from products(inner)
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns") or hasattr(value, "jaxpr")
+        ):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                yield from products(getattr(inner, "jaxpr", inner))
 
 
 @pytest.mark.parametrize(("precision", "operands"), [("float32", "float32"), ("bfloat16", "bfloat16")])

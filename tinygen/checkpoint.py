@@ -3,10 +3,12 @@
 `checkpoints/<step>/` holds four items: state, config, codec, manifest. Nothing else is needed to sample from it.
 """
 
+import contextlib
 import dataclasses
 import json
 import platform
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -53,7 +55,8 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: C
 def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, shardings: TrainState) -> TrainState:
     """The state of a step, straight onto the devices that `shardings` names, whatever it was saved from."""
     target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
-    return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))["state"]  # type: ignore[arg-type]
+    with _naming_damage(epath.Path(manager.directory), step):
+        return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))["state"]  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Saved:
         arguments = ocp.args.PyTreeRestore(
             item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
         )
-        with open_manager(self.workdir / "checkpoints", READING) as manager:
+        folder = self.workdir / "checkpoints"
+        with _naming_damage(folder, self.step), open_manager(folder, READING) as manager:
             return manager.restore(self.step, args=ocp.args.Composite(state=arguments))["state"]
 
 
@@ -87,17 +91,50 @@ def find(path: epath.PathLike, step: int | None = None) -> Saved:
     if folder.name.isdigit() and folder.parent.name == "checkpoints":
         folder, step = folder.parent, int(folder.name) if step is None else step
     checkpoints = folder if folder.name == "checkpoints" else folder / "checkpoints"
-    steps = sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.exists() else []
+    steps = _steps(checkpoints)
     if not steps:
         raise UserError(f"--ckpt={path}: no checkpoint there; give the workdir of a run that has saved one")
     if step is not None and step not in steps:
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
     names = ("config", "codec", "manifest")
-    with open_manager(checkpoints, READING) as manager:
+    with _naming_damage(checkpoints, step), open_manager(checkpoints, READING) as manager:
         items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))
     config = schema.base(**items["config"])
     return Saved(checkpoints.parent, step, config, Codec.from_json(items["codec"]), items["manifest"])
+
+
+def _steps(checkpoints: epath.Path) -> list[int]:
+    return sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.exists() else []
+
+
+@contextlib.contextmanager
+def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
+    """Turns what Orbax raises over missing or torn files into a line that says which checkpoint it is, and which others there are."""
+    try:
+        yield
+    except (KeyError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        others = ", ".join(str(other) for other in _steps(checkpoints) if other != step) or "none"
+        raise UserError(
+            f"{checkpoints / str(step)} cannot be read ({reason}).\n"
+            f"Other checkpoints there: {others}. Sample from one with --step, or take this folder away to train on from the newest of them."
+        ) from error
+
+
+def write_whole(path: epath.Path, text: str) -> None:
+    """Writes a file in one piece: a process killed here, or a full disk, leaves the old one."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def read_json(path: epath.Path) -> Any:
+    """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
+    try:
+        return json.loads(path.read_text()) if path.exists() else None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): put it back, or give another --workdir") from error
 
 
 def claim(workdir: epath.Path, config: Config) -> Config:
@@ -108,8 +145,9 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     """
     path = workdir / "config.json"
     metrics = workdir / "metrics.jsonl"
-    begun = metrics.exists() and metrics.read_text() != ""
-    stored = schema.from_json(path.read_text()) if path.exists() and begun else None
+    begun = _steps(workdir / "checkpoints") or (metrics.exists() and metrics.read_text())
+    tree = read_json(path) if begun else None
+    stored = schema.base(**tree) if tree is not None else None
     with config.unlocked():
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
         config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
@@ -124,9 +162,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
         if changes:
             with (workdir / "config_changes.jsonl").open("a") as file:
                 file.write(json.dumps({key: {"from": old, "to": new} for key, (old, new) in changes.items()}) + "\n")
-    fresh = workdir / "config.json.new"
-    fresh.write_text(schema.to_json(config))
-    fresh.replace(path)  # in one piece: a process killed here leaves the old file
+    write_whole(path, schema.to_json(config))
     return config
 
 
@@ -152,14 +188,13 @@ def make_manifest(fingerprint: str, parameters: int) -> dict[str, Any]:
 
 def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) -> None:
     """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program."""
-    (workdir / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    write_whole(workdir / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     (workdir / "codec").mkdir(exist_ok=True)
-    (workdir / "codec" / "codec.json").write_text(json.dumps(codec.to_json(), indent=2) + "\n")
+    write_whole(workdir / "codec" / "codec.json", json.dumps(codec.to_json(), indent=2) + "\n")
 
 
 def read_manifest(workdir: epath.Path) -> dict[str, Any] | None:
-    path = workdir / "manifest.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(workdir / "manifest.json")
 
 
 def count(tree: Any) -> int:

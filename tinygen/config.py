@@ -45,7 +45,7 @@ SCHEMA: dict[str, Any] = dict(
     optim=dict(
         lr=1e-3,  # peak learning rate
         schedule="warmup_cosine",  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine
-        warmup=100,  # steps from 0 to lr (warmup_cosine)
+        warmup=100,  # steps of linear warm-up to lr (warmup_cosine)
         decay_steps=0,  # steps until final_lr; 0 = train.steps as the run began: a longer run then keeps final_lr
         final_lr=1e-5,  # learning rate after decay_steps
         b1=0.9,
@@ -154,8 +154,8 @@ def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
         loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:
-        raise UserError(f"{path} is not a Python file that can be run: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path} is not a Python file that can be run: {_brief(error)}") from error
     finally:
         sys.dont_write_bytecode = writes
     if not callable(getattr(module, "get_config", None)):
@@ -164,9 +164,9 @@ def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
         config = module.get_config(variant)
     except UserError:
         raise
-    except Exception as error:
-        raise UserError(f"get_config({variant!r}) in {path} fails: {type(error).__name__}: {error}") from error
-    if not isinstance(config, ConfigDict):
+    except (Exception, SystemExit) as error:
+        raise UserError(f"get_config({variant!r}) in {path} fails: {_brief(error)}") from error
+    if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
     return change(config, {section: {"name": name} for section, name in (names or {}).items()})
 
@@ -192,8 +192,9 @@ def check(config: Config) -> None:
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
         if not optim[key] >= 0:
             raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive")
-    if not 0 <= config.ema.decay < 1:
-        raise UserError(f"config.ema.decay={config.ema.decay} must lie in [0, 1)")
+    for key, value in {"ema.decay": config.ema.decay, "optim.b1": optim.b1, "optim.b2": optim.b2}.items():
+        if not 0 <= value < 1:
+            raise UserError(f"config.{key}={value} must lie in [0, 1)")
     if config.data.overfit < 0:
         raise UserError(f"config.data.overfit={config.data.overfit} must be 0 (all examples) or a number of examples")
     for key, known in {"precision": ("auto", "float32", "bfloat16"), "optim.schedule": ("constant", "linear", "warmup_cosine")}.items():
@@ -233,6 +234,10 @@ def to_json(config: Config) -> str:
 def from_json(text: str) -> Config:
     """The inverse of `to_json`. Keys added since the text was written take their defaults, which are the old behaviour."""
     return base(**json.loads(text))
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,8 @@ from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tinygen.checkpoint import write_whole
+
 
 def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Device metrics as floats: (sum, weight) pairs divided, those of no weight left out."""
@@ -35,7 +37,10 @@ class Record:
         self.console = Console(stderr=True)
         listen(self.console)
         lines = self.path.read_text().splitlines() if self.path.exists() else []
-        self.path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= start))
+        kept = [line for line in lines if _step_of(line) <= start]
+        if len(kept) < len(lines):
+            logging.info("metrics.jsonl: %d lines after step %d taken out: those steps run again", len(lines) - len(kept), start)
+        write_whole(self.path, "".join(f"{line}\n" for line in kept))
         self.writer = make_writer(workdir)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
@@ -57,7 +62,8 @@ class Record:
         seconds = max(time.perf_counter() - self.mark, 1e-9)
         rate = (step - self.marked) / seconds
         self.mark, self.marked = time.perf_counter(), step
-        values = {**values, "steps_per_s": rate}
+        if rate > 0:
+            values = {**values, "steps_per_s": rate}
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         self.writer.write_scalars(step, values)

@@ -35,7 +35,8 @@ class StopSignal:
         if self.number is not None and number == signal.SIGINT:
             os._exit(128 + number)
         self.number = number
-        print(f"\n{signal.Signals(number).name}: saving after this step; Ctrl-C again leaves at once.", file=sys.stderr, flush=True)
+        # Not print: the signal may have come in the middle of one.
+        os.write(sys.stderr.fileno(), f"\n{signal.Signals(number).name}: saving after this step; Ctrl-C again leaves at once.\n".encode())
 
 
 @contextlib.contextmanager

@@ -45,8 +45,9 @@ def main(
         raise UserError(f"objective {config.objective.name!r} draws no samples")
     cond = saved.codec.conditions(num, labels)
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
-    _prepare(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     x = draw(load(saved, parts, ema=ema), parts, cond, num=num, seed=seed, batch_size=batch_size)
+    _clear(folder)
     provenance = {
         "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
         "sampler": config.objective.get("sampler"), "guidance": config.objective.get("guidance"),
@@ -129,10 +130,9 @@ def _with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     return schema.change(config, {"objective": dict(settings), **EVERYWHERE})
 
 
-def _prepare(folder: epath.Path) -> None:
-    """Makes the folder, and takes away what an earlier call listed there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    listing = folder / "samples.json"
-    if listing.exists():
-        for row in json.loads(listing.read_text())["samples"]:
-            (folder / row["file"]).unlink(missing_ok=True)
+def _clear(folder: epath.Path) -> None:
+    """Takes away the numbered pictures of an earlier call, so that none is taken for one of these."""
+    if (folder / "samples.json").exists():
+        for path in folder.glob("*.png"):
+            if path.stem.isdigit():
+                path.unlink()

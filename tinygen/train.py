@@ -50,7 +50,8 @@ def run(
         start = manager.latest_step() or 0
         if start:
             check_same_data(workdir, manifest)
-        checkpoint.describe_run(workdir, source.codec, manifest)
+        else:
+            checkpoint.describe_run(workdir, source.codec, manifest)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
         take_step = jitted_step(config, parts, graphdef, shardings)
         evaluate = make_evaluation(config, source, parts, graphdef)
@@ -136,7 +137,7 @@ def flush(record: Record, pending: tuple[int, Any, dict[str, float]] | None, ski
         raise UserError(
             f"step {step}: the loss ({numbers.get('loss', float('nan')):g}) or its gradient ({numbers['grad_norm']:g}) is not finite. "
             "Its update was left out; the last checkpoint is good.\n"
-            "Try a lower config.optim.lr, a longer warmup or config.precision=float32."
+            "Try config.precision=float32, or in another --workdir a lower config.optim.lr or a longer warmup."
         )
     if step == 1 or step == last or due(step, every) or extra:
         record.scalars(step, finalise(metrics) | extra)

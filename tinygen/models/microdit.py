@@ -4,6 +4,7 @@ Patches become tokens with fixed positions; blocks of self-attention and SwiGLU 
 condition (AdaLN-zero, Peebles & Xie 2023): at initialisation every block is the identity and the output zero.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -55,7 +56,7 @@ class MicroDiT(nnx.Module):
         adaln: str, qk_norm: bool, time_scale: float, precision: str, rngs: nnx.Rngs,
     ):  # fmt: skip
         for key, value in dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple).items():
-            if value <= 0:
+            if not 0 < value < math.inf:
                 raise UserError(f"config.model.{key}={value} must be positive")
         self._check(shape, patch, width, heads, adaln)
         self.shape, self.patch = tuple(shape), patch

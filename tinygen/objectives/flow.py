@@ -4,6 +4,7 @@ z_t = (1 - t)·x + t·ε, v = ε - x, t = sigmoid(N(t_mean, t_std)) (Esser et al
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from tinygen.objectives import samplers
 
 CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
 BINS = 4  # of t, for the raw loss
+MAX_NFE = 10_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,12 @@ class FlowMatching:
     def __post_init__(self) -> None:
         if not 0 <= self.cond_drop < 1:
             raise UserError(f"config.objective.cond_drop={self.cond_drop} must lie in [0, 1)")
-        if self.t_std <= 0:
-            raise UserError(f"config.objective.t_std={self.t_std} must be positive")
+        if not (0 < self.t_std < math.inf and math.isfinite(self.t_mean)):
+            raise UserError(f"config.objective.t_std={self.t_std} must be positive and t_mean={self.t_mean} finite")
+        if not math.isfinite(self.guidance):
+            raise UserError(f"guidance {self.guidance} must be a finite number; 1 is off")
+        if self.nfe > MAX_NFE:
+            raise UserError(f"nfe={self.nfe}: at most {MAX_NFE:,} network evaluations a sample; 50 are plenty")
         if self.sampler not in samplers.SAMPLERS:
             raise unknown("sampler", self.sampler, samplers.SAMPLERS)
         if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1] <= 1:
