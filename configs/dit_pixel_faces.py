@@ -3,7 +3,7 @@
     tinygen train --config=configs/dit_pixel_faces.py
     tinygen train --config=configs/dit_pixel_faces.py --config.data.label=glasses --workdir=runs/glasses
 
-1.07M parameters; 5 minutes on two CPU cores without AVX-512 (1,000 steps of 64 at 0.25 s). Faces can be told at step 200,
+1.07M parameters; 7 minutes on two busy CPU cores without AVX-512 (1,000 steps of 64). Faces can be told at step 200,
 glasses, hats and beards at step 500.
 
 16x16 in patches of 2 is 64 tokens; 9,000 training images are 140 batches, so 1,000 steps see each 7 times.

@@ -196,7 +196,10 @@ def test_a_second_time_is_a_fault_of_the_caller(fresh, batch):
 
 def formula(D, depth, heads, F, P, classes, adaln, qk_norm):
     """Parameters of a model of width D, F hidden features and P values a patch."""
-    linear = lambda inputs, outputs: (inputs + 1) * outputs  # noqa: E731
+
+    def linear(inputs, outputs):
+        return (inputs + 1) * outputs
+
     embedding = linear(P, D) + linear(256, D) + linear(D, D) + (classes * D + D + linear(D, D) if classes else 0)
     attention = 4 * linear(D, D) + (2 * D // heads if qk_norm else 0)
     modulation = linear(D, 6 * D) if adaln == "block" else 6 * D

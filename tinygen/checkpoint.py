@@ -44,7 +44,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: C
     manager.save(
         step,
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state),  # type: ignore[arg-type]
+            state=ocp.args.StandardSave(state),
             config=ocp.args.JsonSave(config.to_dict()),
             codec=ocp.args.JsonSave(codec.to_json()),
             manifest=ocp.args.JsonSave(manifest),
@@ -56,7 +56,7 @@ def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, sha
     """The state of a step, straight onto the devices that `shardings` names, whatever it was saved from."""
     target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
     with _naming_damage(epath.Path(manager.directory), step):
-        return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))["state"]  # type: ignore[arg-type]
+        return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))["state"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,7 +91,7 @@ class Layout:
     def rows(self, batch_size: int) -> list[int]:
         """The positions of a global batch that this process's devices hold, in order."""
         indices = self.batch.addressable_devices_indices_map((batch_size,))
-        return sorted({row for (rows,) in indices.values() for row in range(batch_size)[rows]})  # type: ignore[misc]
+        return sorted({row for index in indices.values() if index is not None for row in range(batch_size)[index[0]]})
 
     def put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """This process's rows of a batch, as global arrays split over the mesh."""
