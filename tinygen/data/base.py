@@ -24,6 +24,10 @@ class Examples(Protocol):
         """The examples at `indices`, stacked on a new leading axis."""
         ...
 
+    def captions(self, indices: np.ndarray) -> list[str]:
+        """What the examples at `indices` show, in words; "" where nobody has said."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class ArrayExamples:
@@ -36,6 +40,9 @@ class ArrayExamples:
 
     def take(self, indices: np.ndarray) -> Batch:
         return {key: array[indices] for key, array in self.arrays.items()}
+
+    def captions(self, indices: np.ndarray) -> list[str]:
+        return [""] * len(indices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +58,9 @@ class FirstExamples:
     def take(self, indices: np.ndarray) -> Batch:
         return self.examples.take(indices)
 
+    def captions(self, indices: np.ndarray) -> list[str]:
+        return self.examples.captions(indices)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSource:
@@ -58,11 +68,15 @@ class DataSource:
 
     splits: "train" and "validation", by name
     fingerprint: changes when the data does; a run is not resumed on other data
+    flip: mirror half of the training images [B, H, W, C], another half each epoch
+    summary: what was found, a line each: for the log
     """
 
     codec: Codec
     splits: Mapping[str, Examples]
     fingerprint: str
+    flip: bool = False
+    summary: tuple[str, ...] = ()
 
     def batches(
         self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None
@@ -79,7 +93,15 @@ class DataSource:
         examples = self._split(split)
         order = grain.MapDataset.range(len(examples)).seed(_mix(seed, attempt)).shuffle().repeat().batch(batch_size, drop_remainder=True)
         mine = slice(None) if rows is None else np.asarray(rows)
-        reading = order[start:].map(lambda indices: examples.take(np.asarray(indices)[mine]))
+
+        def read(number: int, indices: np.ndarray) -> Batch:
+            batch = examples.take(np.asarray(indices)[mine])
+            if not self.flip or split != "train":
+                return batch
+            flipped = np.random.default_rng([seed, attempt, number]).random(batch_size)[mine] < 0.5
+            return {**batch, "x": np.where(flipped[:, None, None, None], batch["x"][:, :, ::-1], batch["x"])}
+
+        reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
         return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
     def epoch(self, split: str, batch_size: int, limit: int | None = None) -> Iterator[Batch]:
