@@ -1,0 +1,207 @@
+"""Faces of 64x64 pixels, drawn by DiceBear in the styles of `avatar_styles`, with labels and a caption of what was drawn.
+
+Everything that is told of a face is chosen here, attribute by attribute, and DiceBear is left only what nobody tells (the
+nose, the eyebrows): so the words are true. Face `number` of a style depends on nothing but the two.
+
+As a program, `python -m tinygen.data.avatars STYLE START STOP STEP` draws a range of faces to its standard output, one
+pickle each: how `draw_all` uses all cores. (Not `multiprocessing`: its processes are forked, or import the user's script again.)
+"""
+
+import functools
+import importlib
+import importlib.util
+import io
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Generator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygen.data.avatar_styles import STYLES, Part, Style
+from tinygen.errors import UserError, unknown
+
+SIZE = 64
+# Drawn at twice the size, then averaged over 2x2 pixels: the styles' outlines are half a pixel to two wide, and drawn at 64
+# they step visibly along curves. Four times the size looks no better and takes three times as long.
+SUPERSAMPLING = 2
+NONE = "none"
+PACKAGES = {"dicebear": "dicebear-core", "dicebear_styles": "dicebear-styles", "resvg_py": "resvg-py"}  # import name -> project
+
+
+class Face(NamedTuple):
+    """A drawn face.
+
+    png: a PNG file of [64, 64, 3] pixels
+    labels: attribute -> index into its names, see `attributes`
+    caption: in words
+    """
+
+    png: bytes
+    labels: dict[str, int]
+    caption: str
+
+
+def find_style(name: str) -> Style:
+    """The style of that name; raises UserError where there is none."""
+    if name not in STYLES:
+        raise unknown("style", name, STYLES)
+    return STYLES[name]
+
+
+def attributes(style: str) -> dict[str, tuple[str, ...]]:
+    """The names of the labels of each attribute of a style, in order. Where it can be absent or hidden, label 0 is "none"."""
+    names: dict[str, tuple[str, ...]] = {}
+    components = set()
+    for part in find_style(style).parts:
+        hidden = part.component in components
+        components.add(part.component)
+        none = (NONE,) if part.chance < 1 or hidden else ()
+        phrases = none + tuple(map(_label, part.words))
+        if len(phrases) > 1:
+            names[part.name] = phrases
+        if part.palette:
+            plain = any("{}" not in phrase for phrase in part.words)
+            names[f"{part.name}_color"] = (none or ((NONE,) if plain else ())) + tuple(part.palette)
+    return names
+
+
+def choose(style: str, number: int) -> tuple[dict[str, Any], dict[str, int], str]:
+    """What face `number` of a style shows: DiceBear's options, the labels and the caption."""
+    chosen = find_style(style)
+    # The stream of a RandomState is one that NumPy has promised never to change.
+    rng = np.random.RandomState([zlib.crc32(style.encode()), number])
+    options: dict[str, Any] = {"seed": f"{style} {number}", "size": SIZE * SUPERSAMPLING, **chosen.options}
+    told: dict[str, str] = {}
+    said: dict[str, list[str]] = {"is": [], "with": [], "in": [], "on": []}
+    limits: dict[str, Sequence[str]] = {}
+    for part in chosen.parts:
+        hidden = f"{part.component}Variant" in options
+        phrase = ""
+        if not hidden and rng.random_sample() < part.chance:
+            phrase = _pick(rng, limits.get(part.name, tuple(part.words)))
+        color = "" if hidden else _dress(part, phrase, options, rng)
+        told[part.name] = _label(phrase) or NONE
+        told[f"{part.name}_color"] = color or NONE
+        said[part.place] += [phrase.format(color)] if phrase else [part.absent] if part.absent and not hidden else []
+        limits.update(chosen.limits.get((part.name, phrase), {}))
+    labels = {attribute: names.index(told[attribute]) for attribute, names in attributes(style).items()}
+    return options, labels, _caption(said)
+
+
+def draw(style: str, number: int) -> Face:
+    """Face `number` of a style. Raises UserError where the packages that draw are not installed."""
+    require_packages()
+    options, labels, caption = choose(style, number)
+    image_module = importlib.import_module("PIL.Image")
+    svg = importlib.import_module("dicebear").Avatar(_definition(style), options).to_string()
+    drawn = importlib.import_module("resvg_py").svg_to_bytes(svg_string=svg, skip_system_fonts=True)
+    with image_module.open(io.BytesIO(drawn)) as image:
+        # The background is part of the drawing: nothing transparent is left to be composed.
+        pixels = image.convert("RGB").reduce(SUPERSAMPLING)
+    png = io.BytesIO()
+    pixels.save(png, "PNG")
+    return Face(png.getvalue(), labels, caption)
+
+
+def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face]:
+    """Faces 0 ... num - 1 of a style, in order, drawn by `workers` processes: all cores by default, fewer for few faces.
+
+    Closing the generator ends the processes, and so does the end of this one, however it comes: they find nobody reading.
+    Raises UserError where the packages that draw are not installed.
+    """
+    require_packages()
+    workers = workers or min(_cores(), 1 + num // 200)
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)])}
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for first in range(workers):
+            command = [sys.executable, "-P", "-m", __name__, style, str(first), str(num), str(workers)]
+            # In a group of their own: Ctrl-C comes to this process alone, which then ends them.
+            running.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, process_group=0))
+        for number in range(num):
+            yield _received(running[number % workers])
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def require_packages() -> None:
+    """Raises UserError where the packages that draw are not installed."""
+    missing = [project for module, project in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(f"drawing avatars needs {', '.join(missing)}: pip install 'tinygen[avatars]'")
+
+
+def _pick(rng: np.random.RandomState, choices: Sequence[str]) -> str:
+    return choices[rng.randint(len(choices))]
+
+
+def _dress(part: Part, phrase: str, options: dict[str, Any], rng: np.random.RandomState) -> str:
+    """Sets DiceBear's options for a part that shows `phrase` ("" for none); returns the name of its colour."""
+    variant, variants = "", part.words[phrase] if phrase else part.bare
+    if part.component:
+        options[f"{part.component}Probability"] = 100 if variants else 0
+    if variants:
+        variant = options[f"{part.component}Variant"] = _pick(rng, variants)
+    if "{}" not in phrase:
+        return ""
+    color = _pick(rng, tuple(part.palette)) if part.painted is None or variant in part.painted else "black"
+    options[f"{part.paints}Color"] = [part.palette[color]]
+    return color
+
+
+def _label(phrase: str) -> str:
+    """'a {} bob' as the name of a label: 'bob'"""
+    return re.sub("^an? ", "", phrase.replace("{} ", ""))
+
+
+def _caption(said: dict[str, list[str]]) -> str:
+    caption = " ".join(["a", *said["is"], "person"])
+    caption += f" with {_list(said['with'])}" if said["with"] else ""
+    caption += f"{',' * bool(said['with'])} in {_list(said['in'])}" if said["in"] else ""
+    caption += f", on {_list(said['on'])}" if said["on"] else ""
+    return re.sub(r"\ba (?=[aeiou])", "an ", caption)
+
+
+def _list(phrases: Sequence[str]) -> str:
+    return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
+
+
+@functools.cache
+def _definition(style: str) -> Any:
+    text = (resources.files("dicebear_styles") / f"{style}.json").read_text("utf-8")
+    return importlib.import_module("dicebear").Style(json.loads(text))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _received(process: subprocess.Popen[bytes]) -> Face:
+    assert process.stdout is not None
+    try:
+        return Face(*pickle.load(process.stdout))
+    except EOFError:
+        raise RuntimeError(f"a process that draws faces ended early, with status {process.wait()}: see above for its message") from None
+
+
+def main(style: str, start: str, stop: str, step: str) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # when nobody reads any more, an end without a word
+    for number in range(int(start), int(stop), int(step)):
+        # As a plain tuple: the class would be pickled as that of __main__.
+        pickle.dump(tuple(draw(style, number)), sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,243 @@
+"""Images of one's own: a folder, its subfolders as labels if one likes, and text beside the images as captions.
+
+The images stay where they are. Each was decoded once by `folder_index`; a batch decodes its own again, when it is asked for.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tinygen.data import folder_index, pixels
+from tinygen.data.base import DataSource
+from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.folder_index import Index, Picture
+from tinygen.data.folder_metadata import Writing, read_writing
+from tinygen.errors import UserError, unknown
+
+HELD_OUT = ("validation", "val", "test")  # beside train/, the first of them that is there is the validation split
+FIRST = 3  # files that a message names; the rest are only counted
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderExamples:
+    """One split of a folder. What it keeps of an image is its name and a few numbers.
+
+    labels: int32 [N], or None
+    options: keywords of `pixels.fitted`
+    """
+
+    root: str
+    pictures: Sequence[Picture]
+    labels: np.ndarray | None
+    writing: Writing
+    options: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """Raises UserError where a file is not what it was when it was indexed."""
+        batch = {"x": encode_pixels(np.stack([self._pixels(self.pictures[number]) for number in indices]))}
+        return batch if self.labels is None else {**batch, "label": self.labels[indices]}
+
+    def captions(self, indices: np.ndarray) -> list[str]:
+        """Raises UserError for a text file that cannot be read."""
+        return [self.writing.caption(self.pictures[number].name) for number in indices]
+
+    def _pixels(self, picture: Picture) -> np.ndarray:
+        path = os.path.join(self.root, picture.name)
+        try:
+            with open(path, "rb") as stream:
+                now = os.fstat(stream.fileno())
+                if (now.st_size, now.st_mtime_ns) != (picture.size, picture.mtime_ns):
+                    raise ValueError("another size or time")
+                with Image.open(stream, formats=pixels.FORMATS) as image:
+                    return pixels.fitted(image, **self.options)
+        except Exception as error:  # a damaged file can make a decoder raise anything
+            raise UserError(
+                f"{path!r} has changed or vanished since the start ({folder_index.reason(error)}).\n"
+                "Put the old content back and run the same command again; what has changed for good needs another --workdir."
+            ) from error
+
+
+def folder(
+    *, path: str, size: int, fit: str, channels: int, background: str, min_side: int, label: str, validation: float, flip: bool
+) -> DataSource:
+    """The images below `path`: `x` float32 [size, size, channels] in [-1, 1], and `label` int32 where there are labels.
+
+    Folders train/ and validation/ (or val/, or test/), where they are all that lies in `path`, are the splits. Otherwise the
+    images whose names have the lowest hashes are held out: files that are added do not reshuffle the others.
+
+    The fingerprint covers names, contents and labels, not times: a copied folder is the same data.
+
+    Args: as explained in config.py; the rules for pixels are those of `pixels`.
+
+    Raises:
+      UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; a line of a
+        metadata.jsonl is wrong. From `take`, later: a file has changed or vanished.
+    """
+    options: dict[str, Any] = dict(size=size, fit=fit, channels=channels, background=background)
+    pixels.check_options(**options)
+    if not path:
+        raise UserError("config.data.path is empty: give a folder of images, for example --config.data.path=photos")
+    if not 0 <= validation < 1:
+        raise UserError(f"config.data.validation={validation} must lie in [0, 1): the share of the images to hold out")
+    root = os.path.expanduser(path)
+    found = folder_index.index(root)
+    left_out = found.tree.unreachable | {each.name: fault for each in found.pictures if (fault := _fault(each, min_side))}
+    usable = [each for each in found.pictures if each.name not in left_out]
+    if len(usable) < 2:
+        raise _too_few(root, found, left_out, len(usable))
+    splits, depth, notes = _divided(root, found.pictures, usable, validation)
+    used = [each for split in splits.values() for each in split]
+    names = left_out.keys() | {each.name for each in usable}
+    writing = read_writing(root, found.tree.metadata, found.tree.texts, names, label)
+    labels = _labels(root, label, used, depth, writing)
+    known = sorted(set(labels.values()), key=_natural)
+    numbers = {name: number for number, name in enumerate(known)}
+
+    def examples(split: Sequence[Picture]) -> FolderExamples:
+        column = np.array([numbers[labels[each.name]] for each in split], np.int32) if known else None
+        return FolderExamples(root, split, column, writing, options)
+
+    spec = {"x": Field(shape=(size, size, channels), dtype="float32", low=-1.0, high=1.0)}
+    if known:
+        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(known) - 1)
+    return DataSource(
+        codec=Codec(kind="image", spec=spec, labels=tuple(known)),
+        splits={name: examples(split) for name, split in splits.items()},
+        fingerprint=_fingerprint(options, known, splits, labels),
+        flip=flip,
+        summary=(_counted(path, splits, labels), *notes, *_left_out(found, left_out), *_others(found, writing, used), *found.notes),
+    )
+
+
+def _fault(picture: Picture, min_side: int) -> str:
+    """Why an image is left out; "" where it is not."""
+    if picture.reason or min(picture.width, picture.height) >= min_side:
+        return picture.reason
+    return f"{picture.width}x{picture.height}, a side under {min_side} pixels"
+
+
+def _too_few(root: str, found: Index, left_out: Mapping[str, str], num: int) -> UserError:
+    if not num + len(left_out):
+        others = f"only other files ({_extensions(found)})" if found.tree.others else "nor anything else"
+        return UserError(
+            f"config.data.path={root!r} holds no images, {others}: give a folder of {', '.join(folder_index.EXTENSIONS[:3])}, ... files"
+        )
+    return UserError(
+        f"config.data.path={root!r}: {num} of {num + len(left_out)} images can be used; it takes two, one to train on and one to hold out."
+        + (f"\nLeft out: {_first(left_out)}" if left_out else "")
+    )
+
+
+def _divided(
+    root: str, pictures: Sequence[Picture], usable: Sequence[Picture], share: float
+) -> tuple[dict[str, list[Picture]], int, Sequence[str]]:
+    """The splits; how many folders above an image are theirs, not labels (0 or 1); and what to say about images in neither."""
+    tops = {each.name.partition("/")[0] if "/" in each.name else "" for each in pictures}
+    named = "train" in tops and tops <= {"train", *HELD_OUT}
+    held_out = [top for top in HELD_OUT if top in tops] if named else []
+    if not held_out:
+        order = sorted(usable, key=lambda each: hashlib.sha256(os.fsencode(each.name)).digest())
+        num = min(max(1, math.ceil(share * len(order) - 1e-9)), len(order) - 1)  # 0.07 x 100 is a little over 7
+        return {"train": sorted(order[num:]), "validation": sorted(order[:num])}, int(named), ()
+    splits = {}
+    for split, top in (("train", "train"), ("validation", held_out[0])):
+        splits[split] = [each for each in usable if each.name.startswith(f"{top}/")]
+        if not splits[split]:
+            raise UserError(f"config.data.path={root!r}: none of the images in {top}/ can be used")
+    return splits, 1, [f"{top}/ is not used: {held_out[0]}/ is held out" for top in held_out[1:]]
+
+
+def _labels(root: str, label: str, used: Sequence[Picture], depth: int, writing: Writing) -> Mapping[str, str]:
+    """{image: label}; empty without labels. Raises UserError where labels were asked for that some images lack."""
+    if label == "":
+        return {}
+    if label in ("auto", "folder"):
+        parts = {each.name: each.name.split("/")[depth:] for each in used}
+        labels = {name: folders[0] for name, folders in parts.items() if len(folders) > 1}
+        if len(labels) == len(used) and len(set(labels.values())) > 1:
+            return labels
+        if label == "auto":
+            return {}
+        if len(labels) == len(used):
+            raise UserError(f"config.data.label='folder': all images of {root!r} lie in one folder; give label='' to train without labels")
+    elif label not in writing.columns:
+        raise unknown("config.data.label", label, {"auto", "folder", *writing.columns})
+    else:
+        labels = writing.labels
+    if lacking := [each.name for each in used if each.name not in labels]:
+        where = "lie in no subfolder" if label == "folder" else f"have no such value in a {folder_index.METADATA}"
+        raise UserError(f"config.data.label={label!r}: {len(lacking):,} of {len(used):,} images {where}, for example {lacking[0]!r}")
+    return {each.name: labels[each.name] for each in used}
+
+
+def _natural(name: str) -> tuple[int, str]:
+    """Numbers in the order of their values, before words."""
+    return (int(name), name) if re.fullmatch("-?[0-9]{1,18}", name) else (10**18, name)
+
+
+def _fingerprint(
+    options: Mapping[str, Any], known: Sequence[str], splits: Mapping[str, Sequence[Picture]], labels: Mapping[str, str]
+) -> str:
+    digest = hashlib.sha256(json.dumps([options, known]).encode())
+    for split, pictures in splits.items():
+        for each in pictures:
+            digest.update(json.dumps([split, each.name, each.digest, labels.get(each.name)]).encode())
+    return digest.hexdigest()[:16]
+
+
+# What the log is told
+
+
+def _counted(path: str, splits: Mapping[str, Sequence[Picture]], labels: Mapping[str, str]) -> str:
+    train, held_out = len(splits["train"]), len(splits["validation"])
+    said = f"{train + held_out:,} images in {_shown(path.rstrip('/'))}/: {train:,} to train on, {held_out:,} held out; "
+    counts = Counter(labels.values()).most_common()
+    shown = ", ".join(f"{_shown(name)} {num:,}" for name, num in counts[:8]) + (", ..." if len(counts) > 8 else "")
+    return said + (f"{len(counts):,} labels ({shown})" if counts else "no labels")
+
+
+def _left_out(found: Index, left_out: Mapping[str, str]) -> list[str]:
+    if not left_out:
+        return []
+    total = len(found.pictures) + len(found.tree.unreachable)
+    file = found.cache.with_suffix(".left-out.txt")
+    problem = folder_index.write_whole(file, "".join(f"{name!r}: {left_out[name]}\n" for name in sorted(left_out)))
+    where = f"the whole list could not be written to {file} ({problem})" if problem else f"all of them: {file}"
+    most = ["most of this folder cannot be used"] if 2 * len(left_out) > total else []
+    return [*most, f"{len(left_out):,} of {total:,} files left out: {_first(left_out)}; {where}"]
+
+
+def _others(found: Index, writing: Writing, used: Sequence[Picture]) -> list[str]:
+    captioned = sum(writing.has_caption(each.name) for each in used)
+    lines = [f"captions for {captioned:,} of {len(used):,} images"] if captioned else []
+    if writing.absent:
+        lines.append(f"{writing.absent:,} entries of {folder_index.METADATA} files are about images that are not there")
+    return lines + ([f"other files, not looked at: {_extensions(found)}"] if found.tree.others else [])
+
+
+def _extensions(found: Index) -> str:
+    counts = found.tree.others.most_common(8)
+    more = ", ..." if len(found.tree.others) > len(counts) else ""
+    return ", ".join(f"{num:,} {f'.{_shown(name)}' if name else 'without extension'}" for name, num in counts) + more
+
+
+def _first(left_out: Mapping[str, str]) -> str:
+    names = sorted(left_out)
+    return ", ".join(f"{name!r} ({left_out[name]})" for name in names[:FIRST]) + (", ..." if len(names) > FIRST else "")
+
+
+def _shown(text: str) -> str:
+    """Line breaks and bytes that are no text escaped, so that a line stays a line."""
+    return text if text.isprintable() else repr(text)

@@ -1,0 +1,283 @@
+"""Images from TensorFlow Datasets: by name, or from a builder's own folder; read by random access, without TensorFlow.
+
+A set is prepared once, in the ArrayRecord format. Its only image feature is taken, or the one that is named; its label is a
+ClassLabel or a bool feature, nested ones by path ("attributes/Smiling"); a Text feature called caption or text says what
+an image shows.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
+from etils import epy
+from PIL import Image
+
+from tinygen.data import pixels
+from tinygen.data.base import DataSource
+from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.errors import UserError, unknown
+
+with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
+    import tensorflow_datasets as library
+    from tensorflow_datasets.core import dataset_info, registered
+    from tensorflow_datasets.core.utils import gcs_utils
+
+PATIENCE = 6.0  # seconds that a server may take to answer before it counts as out of reach
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TfdsExamples:
+    """A split of a prepared set.
+
+    rows: TFDS's random access
+    image, label, caption: paths of features, "" for none
+    options: of `pixels.fitted`
+    """
+
+    rows: Any
+    image: str
+    label: str
+    caption: str
+    options: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        rows = self._rows(indices)
+        batch = {"x": encode_pixels(np.stack([self._fitted(_at(row, self.image)) for row in rows]))}
+        if self.label:
+            batch["label"] = np.asarray([_at(row, self.label) for row in rows], np.int32)
+        return batch
+
+    def captions(self, indices: np.ndarray) -> list[str]:
+        if not self.caption:
+            return [""] * len(indices)
+        return [_at(row, self.caption).decode("utf-8", "replace") for row in self._rows(indices)]
+
+    def _rows(self, indices: np.ndarray) -> Any:
+        return self.rows.__getitems__([int(index) for index in indices])
+
+    def _fitted(self, image: np.ndarray) -> np.ndarray:
+        if image.shape == shape_of(self.options):
+            return image
+        return pixels.fitted(Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image), **self.options)
+
+
+def tfds(
+    *, dataset: str, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, data_dir: str
+) -> DataSource:
+    """A TFDS image set. The keywords are described in `tinygen.keys.DATASETS`.
+
+    Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no image.
+    """
+    if not dataset:
+        raise UserError("config.data.dataset is missing: a name that TFDS knows, such as cifar10, or a prepared builder's folder")
+    return source(prepared(_builder(dataset, data_dir)), train, validation, image, label, size, fit, channels, flip)
+
+
+def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str) -> DataSource:
+    """202,599 photographs of celebrities (Liu et al. 2015), 178x218, with 40 attributes: label="attributes/Smiling"."""
+    return source(prepared(_builder("celeb_a", data_dir)), "train", "", "", label, size, fit, 3, flip)
+
+
+def avatars(*, style: str, num: int, label: str, flip: bool, data_dir: str) -> DataSource:
+    """Drawn faces, 64x64 RGB: see `tinygen.data.avatars`."""
+    from tinygen.data import avatars_builder  # brings TFDS
+
+    with _quietly():
+        builder = avatars_builder.builder(style, num, data_dir or None)
+    return source(prepared(builder), "train", "validation", "", label, 64, "crop", 3, flip)
+
+
+def source(builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool) -> DataSource:
+    """The DataSource of a prepared builder."""
+    features = dict(_features(builder.info.features))
+    image = _image(builder, features, image)
+    label, names = _label(builder, features, label)
+    shape = features[image].shape
+    side = size or _own_size(builder, image, shape)
+    options: dict[str, Any] = dict(size=side, fit=fit, channels=channels or shape[-1] or 3, background="white")
+    pixels.check_options(**options)
+    caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
+    first, second = _splits(builder, train, validation)
+    read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
+    spec = {"x": Field(shape=shape_of(options), dtype="float32", low=-1.0, high=1.0)}
+    if label:
+        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
+    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
+    counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
+    identity = f"{builder.info.full_name} {counts} {first} {second} {read} {flip}"
+    return DataSource(
+        codec=Codec(kind="image", spec=spec, labels=names),
+        splits={"train": TfdsExamples(rows=_rows(builder, first), **read), "validation": TfdsExamples(rows=_rows(builder, second), **read)},
+        fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        flip=flip,
+        summary=(f"{builder.info.full_name}: {first} and {second}, in {builder.data_path}",),
+    )
+
+
+def shape_of(options: Mapping[str, Any]) -> tuple[int, int, int]:
+    return options["size"], options["size"], options["channels"]
+
+
+def prepared(builder: Any) -> Any:
+    """`builder`, its data on disk: made now, with TFDS's progress bars, if they were not there. Raises UserError where that fails."""
+    if builder.is_prepared():
+        return builder
+    _check_reachable(builder)
+    logging.warning("Preparing %s, once, in %s", builder.info.full_name, builder.data_path)
+    try:
+        builder.download_and_prepare()
+    except UserError:
+        raise
+    except Exception as error:  # code of the set's author, its downloads and its disk: all is his or the user's to put right
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(f"data set {builder.info.full_name} cannot be prepared in {builder.data_path}:\n{reason}") from error
+    return builder
+
+
+def _builder(dataset: str, data_dir: str) -> Any:
+    gcs_utils._is_gcs_disabled = True  # without a network its look-ups in a bucket hang; nothing here reads from there
+    place = {"data_dir": str(Path(data_dir).expanduser())} if data_dir else {}
+    folder = Path(dataset).expanduser()
+    if folder.is_dir() and (folder.is_absolute() or len(folder.parts) > 1 or (folder / "dataset_info.json").exists()):
+        try:
+            return library.builder_from_directory(str(folder))
+        except dataset_info.DatasetInfoFileError as error:
+            raise UserError(
+                f"config.data.dataset={dataset}: no TFDS set there (no dataset_info.json); give one version's folder, DIR/name/1.0.0"
+            ) from error
+    if "/" in dataset and folder.is_absolute():
+        raise UserError(f"config.data.dataset={dataset}: there is no such folder")
+    name = dataset.split("/")[0].split(":")[0]
+    try:
+        with _quietly():
+            builder = library.builder(dataset, try_gcs=False, **place)
+            if not builder.is_prepared():
+                builder = library.builder(dataset, try_gcs=False, file_format="array_record", **place)
+    except registered.DatasetNotFoundError as error:
+        raise unknown("TFDS data set", name, library.list_builders(with_community_datasets=False)) from error
+    except (ValueError, AssertionError, AttributeError, ImportError) as error:  # a configuration or a version that it does not have
+        raise UserError(f"config.data.dataset={dataset}: {' '.join(str(error).split())[:300]}") from error
+    return builder
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keeps TFDS from warning that what is not prepared yet is not there."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_reachable(builder: Any) -> None:
+    """Raises UserError where the set must be downloaded and its server does not answer. TFDS itself would try for minutes."""
+    urls = list(builder.url_infos or ())
+    if not urls:
+        return
+    answered = threading.Event()
+
+    def ask() -> None:
+        import requests
+
+        try:
+            requests.head(urls[0], timeout=PATIENCE)
+        except requests.RequestException:
+            return
+        answered.set()
+
+    thread = threading.Thread(target=ask, daemon=True)  # a look-up of the name knows no time limit of its own
+    thread.start()
+    thread.join(PATIENCE)
+    if not answered.is_set():
+        host = urls[0].split("/")[2]
+        raise UserError(
+            f"data set {builder.info.full_name} is not in {builder.data_path}, and {host} cannot be reached to download it.\n"
+            "Prepare it where there is a network and give that place as config.data.data_dir; or train on digits, pixel_faces or a folder."
+        )
+
+
+def _features(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, feature) of every leaf."""
+    for name, feature in features.items():
+        if isinstance(feature, library.features.FeaturesDict):
+            yield from _features(feature, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", feature
+
+
+def _image(builder: Any, features: Mapping[str, Any], name: str) -> str:
+    images = [path for path, feature in features.items() if isinstance(feature, library.features.Image)]
+    if name and name not in images:
+        raise unknown(f"image feature of {builder.name}", name, images)
+    if not images:
+        raise UserError(f"data set {builder.name} holds no image; its features: {', '.join(features)}")
+    if not name and len(images) > 1:
+        raise UserError(f"data set {builder.name} holds several images: choose one with config.data.image={' | '.join(images)}")
+    chosen = name or images[0]
+    if features[chosen].np_dtype != np.uint8:
+        raise UserError(f"data set {builder.name}: the image feature {chosen!r} is {np.dtype(features[chosen].np_dtype)}, not uint8")
+    return chosen
+
+
+def _label(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str, tuple[str, ...]]:
+    """(path, names of its values); "auto" takes the only ClassLabel, if there is exactly one."""
+    classes = [path for path, feature in features.items() if isinstance(feature, library.features.ClassLabel)]
+    switches = [path for path, feature in features.items() if feature.shape == () and feature.np_dtype == np.bool_]
+    if name == "auto":
+        name = classes[0] if len(classes) == 1 else ""
+    if not name:
+        return "", ()
+    if name in switches:
+        words = name.rpartition("/")[2].replace("_", " ").lower()
+        return name, (f"not {words}", words)
+    if name not in classes:
+        raise unknown(f"label of {builder.name}", name, classes + switches)
+    return name, tuple(features[name].names)
+
+
+def _own_size(builder: Any, image: str, shape: tuple[int | None, ...]) -> int:
+    height, width, _ = shape
+    if height is None or height != width:
+        raise UserError(f"data set {builder.name}: its images ({image}) are {height}x{width}: set config.data.size, pixels a side")
+    return height
+
+
+def _splits(builder: Any, train: str, validation: str) -> tuple[str, str]:
+    """The two splits, as TFDS writes them. Without one to hold out, the last twentieth of a whole training split is."""
+    if validation:
+        return train, validation
+    other = next((name for name in ("validation", "test") if name in builder.info.splits and name != train), "")
+    if other:
+        return train, other
+    if train not in builder.info.splits:
+        raise UserError(f"config.data.validation is missing: {builder.name} has the splits {', '.join(builder.info.splits)}")
+    return f"{train}[:95%]", f"{train}[95%:]"
+
+
+def _rows(builder: Any, split: str) -> Any:
+    try:
+        return builder.as_data_source(split=split)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{builder.data_path} was prepared as {builder.info.file_format.value}, which has no random access.\n"
+            "Give another config.data.data_dir to prepare it there, or prepare your own with file_format='array_record'."
+        ) from error
+    except ValueError as error:
+        raise UserError(f"split {split!r} of {builder.name}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _at(row: Any, path: str) -> Any:
+    for name in path.split("/"):
+        row = row[name]
+    return row
