@@ -154,7 +154,7 @@ def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, 
     config = checkpoint.claim(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30)))
     assert config.optim.decay_steps == 30
     assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), config) == {}
-    assert not (tmp_path / "config_changes.jsonl").exists()
+    assert not (tmp_path / "events.jsonl").exists()
 
 
 def begin(workdir, config):
@@ -186,7 +186,9 @@ def test_resume_keys_may_change_and_each_change_is_recorded(tiny, tmp_path):
     claimed = checkpoint.claim(workdir, tiny(train=dict(steps=50), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
     checkpoint.claim(workdir, tiny(train=dict(steps=60), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
     assert (claimed.train.steps, claimed.mesh.fsdp) == (50, 2)
-    assert [json.loads(line) for line in (tmp_path / "config_changes.jsonl").read_text().splitlines()] == [
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["step"], event["event"]) for event in events] == [(0, "config"), (0, "config")]
+    assert [event["changes"] for event in events] == [
         {
             "mesh.fsdp": {"from": 1, "to": 2},
             "objective.guidance_interval": {"from": [0.0, 1.0], "to": [0.2, 0.8]},
@@ -204,7 +206,7 @@ def test_other_keys_may_not_change_and_the_refusal_names_them_with_their_values(
     assert "(optim.lr: 0.002 -> 0.0001; seed: 0 -> 1)" in str(refused.value)  # and not train.steps, which may
     assert str(tmp_path) in str(refused.value)
     assert (tmp_path / "config.json").read_text() == before
-    assert not (tmp_path / "config_changes.jsonl").exists()
+    assert not (tmp_path / "events.jsonl").exists()
 
 
 def test_a_long_list_of_differences_is_cut_short(tiny, curve, tmp_path):
@@ -215,7 +217,7 @@ def test_a_long_list_of_differences_is_cut_short(tiny, curve, tmp_path):
 
 
 def test_a_manifest_says_what_the_run_was_made_with():
-    manifest = checkpoint.make_manifest("fingerprint of the data", 1234)
+    manifest = checkpoint.make_manifest("fingerprint of the data", 1234, 5678)
     assert manifest["versions"]["python"] == platform.python_version()
     assert manifest["versions"]["jax"] == jax.__version__
     assert set(checkpoint.PACKAGES) <= set(manifest["versions"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, cli, config
+from tinygen import __version__, checkpoint, cli, config, keys
 from tinygen.data.codec import Codec, Field
 
 ROOT = Path(__file__).parents[1]
@@ -264,7 +264,7 @@ def test_an_override_sets_its_key_alone_with_the_keys_type(configured, recipe, o
 
 
 def test_a_flag_after_a_boolean_override_is_not_its_value(called, recipe):
-    _, (made, workdir), _ = called("train", f"--config={recipe}", "--noconfig.model.qk_norm", "--workdir=there", "--config.seed", "3")
+    _, (made, workdir, _), _ = called("train", f"--config={recipe}", "--noconfig.model.qk_norm", "--workdir=there", "--config.seed", "3")
     assert not made.model.qk_norm
     assert made.seed == 3
     assert workdir == "there"
@@ -279,7 +279,7 @@ def test_another_row_is_chosen_before_its_keys_are_set(configured, order):
 
 
 def test_another_row_brings_keys_that_can_be_set_at_once(configured, monkeypatch):
-    monkeypatch.setitem(config.MODELS, "toy", dict(gain=2.5, sizes=(1, 2)))
+    monkeypatch.setitem(keys.MODELS, "toy", dict(gain=2.5, sizes=(1, 2)))
     made = configured("--config.model.name=toy", "--config.model.gain=3", "--config.model.sizes=[4,5,6]")
     assert made.model.to_dict() == dict(name="toy", gain=3.0, sizes=(4, 5, 6))
 

@@ -33,7 +33,7 @@ import pytest
 from etils import epath
 from flax import nnx
 
-from tinygen import build, checkpoint, record, train
+from tinygen import build, checkpoint, keys, record, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
@@ -146,7 +146,7 @@ def add_row(monkeypatch):
     def add(section, name, constructor, keywords):
         builders = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.DATASETS}
         monkeypatch.setitem(builders[section], name, constructor)
-        monkeypatch.setitem(schema.TABLES[section], name, keywords)
+        monkeypatch.setitem(keys.TABLES[section], name, keywords)
 
     return add
 
@@ -193,6 +193,6 @@ def metrics_of():
 
     def read(workdir):
         lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in line.items() if key != "steps_per_s"} for line in lines]
+        return [{key: value for key, value in line.items() if key not in record.TIMINGS} for line in lines]
 
     return read

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import config
+from tinygen import config, keys
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinygen"
@@ -17,18 +17,20 @@ RECIPES = sorted((ROOT / "configs").glob("*.py"))
 # From top to bottom: a module imports from below, or from its own package beside it. A package's name stands for all its modules.
 LEVELS = [
     {"cli"},
+    {"describe"},
     {"train"},
     {"evaluate"},
     {"sample"},
     {"build", "record", "runtime"},
-    {"checkpoint"},
+    {"checkpoint", "writers"},
     {"state"},
-    {"optim"},
+    {"optim", "flops"},
     {"models", "objectives", "data", "sharding"},
     {"models.layers", "media", "rng", "config"},
+    {"keys"},
     {"errors"},
 ]
-SEE_A_CONFIG = {"cli", "config", "build", "train", "sample", "evaluate", "checkpoint"}
+SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "sample", "evaluate", "checkpoint"}
 
 
 def name_of(path):
@@ -167,7 +169,7 @@ def test_a_recipe_has_a_smoke_variant_of_the_same_kind_with_few_steps(path):
     whole, smoke = config.load(str(path)), config.load(f"{path}:smoke")
     config.check(whole)
     config.check(smoke)
-    assert [smoke[section].name for section in config.TABLES] == [whole[section].name for section in config.TABLES]
+    assert [smoke[section].name for section in keys.TABLES] == [whole[section].name for section in keys.TABLES]
     assert smoke.train.steps <= 50 < whole.train.steps
 
 

@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from tinygen.config import Config
-from tinygen.data import images
+from tinygen.data import folder, images, tfds
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
@@ -19,7 +19,15 @@ from tinygen.sharding import Layout, make_mesh
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT}
 OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching}
-DATASETS: dict[str, Callable[..., DataSource]] = {"digits": images.digits, "digits8": images.digits8, "pixel_faces": images.pixel_faces}
+DATASETS: dict[str, Callable[..., DataSource]] = {
+    "digits": images.digits,
+    "digits8": images.digits8,
+    "pixel_faces": images.pixel_faces,
+    "folder": folder.folder,
+    "avatars": tfds.avatars,
+    "celeb_a": tfds.celeb_a,
+    "tfds": tfds.tfds,
+}
 
 COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
 
@@ -54,6 +62,11 @@ def parts(config: Config, codec: Codec) -> Parts:
 
     jax.eval_shape(lambda: nnx.split(create(nnx.Rngs(0)), ...)[1])  # refuse now what the model would refuse later
     return Parts(codec=codec, objective=objective, create=create, layout=layout)
+
+
+def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a training batch."""
+    return {key: jax.ShapeDtypeStruct((batch_size, *field.shape), field.dtype) for key, field in codec.spec.items()}
 
 
 def check_batch_size(config: Config, layout: Layout) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import platform
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
@@ -129,6 +130,12 @@ def write_whole(path: epath.Path, text: str) -> None:
     fresh.replace(path)
 
 
+def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
+    """One line of events.jsonl: what befell the run at `step`, beside its training."""
+    with (workdir / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}) + "\n")
+
+
 def read_json(path: epath.Path) -> Any:
     """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
     try:
@@ -140,12 +147,13 @@ def read_json(path: epath.Path) -> Any:
 def claim(workdir: epath.Path, config: Config) -> Config:
     """The configuration to run with: the given one, unless the workdir holds another run's (one that got past its first step).
 
-    Only [resume] keys may differ from the stored config.json; the changes are appended to config_changes.jsonl.
+    Only [resume] keys may differ from the stored config.json; the changes are noted in events.jsonl.
     Raises UserError with the differences otherwise.
     """
     path = workdir / "config.json"
     metrics = workdir / "metrics.jsonl"
-    begun = _steps(workdir / "checkpoints") or (metrics.exists() and metrics.read_text())
+    steps = _steps(workdir / "checkpoints")
+    begun = steps or (metrics.exists() and metrics.read_text())
     tree = read_json(path) if begun else None
     stored = schema.base(**tree) if tree is not None else None
     with config.unlocked():
@@ -160,13 +168,14 @@ def claim(workdir: epath.Path, config: Config) -> Config:
                 f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it."
             )
         if changes:
-            with (workdir / "config_changes.jsonl").open("a") as file:
-                file.write(json.dumps({key: {"from": old, "to": new} for key, (old, new) in changes.items()}) + "\n")
+            note(
+                workdir, steps[-1] if steps else 0, "config", changes={key: {"from": old, "to": new} for key, (old, new) in changes.items()}
+            )
     write_whole(path, schema.to_json(config))
     return config
 
 
-def make_manifest(fingerprint: str, parameters: int) -> dict[str, Any]:
+def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:
     """What the run was made with: versions, revision, devices, data, size."""
     devices = jax.devices()
     versions = {}
@@ -183,6 +192,7 @@ def make_manifest(fingerprint: str, parameters: int) -> dict[str, Any]:
         "process_count": jax.process_count(),
         "data_fingerprint": fingerprint,
         "parameters": parameters,
+        "flops_per_step": flops_per_step,
     }
 
 

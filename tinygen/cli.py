@@ -35,12 +35,17 @@ def _train_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "workdir", None, "Where the run lives; starting again there resumes. Default: runs/<config name>.", flag_values=values
     )
+    flags.DEFINE_boolean(
+        "describe", False, "Print what would run - data, parameters, FLOPs, memory, advice on shapes - and leave.", flag_values=values
+    )
 
 
 def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
     recipe = _required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
-    config = _config(recipe, overrides)  # before the import: a mistake in it answers at once
-    return _command("train")(config, _workdir(values))
+    config, changed = _config(recipe, overrides)  # before the import: a mistake in it answers at once
+    if values.describe:
+        return _command("describe")(config)
+    return _command("train")(config, _workdir(values), {"recipe": recipe, "changed": changed})
 
 
 def _ckpt_flags(values: flags.FlagValues) -> None:
@@ -164,15 +169,17 @@ def _parse(values: flags.FlagValues, arguments: list[str]) -> None:
         raise UserError(f"{positional[0]!r} is not a flag: write --name=value ('tinygen help' lists commands and flags)")
 
 
-def _config(recipe: str, overrides: list[str]) -> Any:
-    """The recipe's configuration; ml_collections' config_flags types and applies every `--config.a.b=v`."""
+def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
+    """The recipe's configuration with every `--config.a.b=v`, typed and applied by ml_collections' config_flags; and what that changed."""
     from ml_collections import config_flags
 
     from tinygen import config as schema
+    from tinygen.keys import TABLES
 
+    original = schema.load(recipe)
     # A new name brings another row of keywords, so it must be chosen before the other overrides are typed.
     chosen = [re.fullmatch(r"--?config\.(\w+)\.name=(.*)", override) for override in overrides]
-    config = schema.load(recipe, {match[1]: match[2] for match in chosen if match and match[1] in schema.TABLES})
+    config = schema.change(original, {match[1]: {"name": match[2]} for match in chosen if match and match[1] in TABLES})
     keys = schema.flatten(config)
     for override in overrides:
         key = OVERRIDE.match(override)[1]  # type: ignore[index]
@@ -183,7 +190,7 @@ def _config(recipe: str, overrides: list[str]) -> Any:
     typed(["tinygen", *overrides])
     config = schema.change(config, typed.config.to_dict())
     schema.check(config)
-    return config
+    return config, schema.difference(original, config)
 
 
 def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:

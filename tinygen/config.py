@@ -1,13 +1,10 @@
-"""The whole configuration, once: every key with its default, its unit or constraint, and whether it may change on resume.
+"""A configuration: a locked ConfigDict whose keys are those of `tinygen.keys`, type-checked.
 
 A recipe calls `base(...)` with what it changes and `vary(...)` for its variants:
 
     def get_config(variant=""):
         config = base(data=dict(name="digits"), model=dict(name="microdit", width=256), ...)
         return vary(config, variant, smoke=dict(model=dict(width=32)))
-
-`data`, `model` and `objective` name a row of a table below; the row's keywords and their defaults join that section.
-Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused.
 """
 
 import importlib.machinery
@@ -17,96 +14,14 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from tinygen.errors import UserError, unknown
+from tinygen.keys import SCHEMA, TABLES, resume
 
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
-
-
-class resume(NamedTuple):
-    """Marks the default of a key that may change in an existing workdir."""
-
-    default: Any
-
-
-SCHEMA: dict[str, Any] = dict(
-    seed=0,  # root of every random stream: initialisation, data order, noise, samples
-    batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
-    precision=resume("auto"),  # of matrix products: auto | float32 (exact) | bfloat16 operands, float32 sums; auto = the backend's best
-    data=dict(
-        name="pixel_faces",  # a row of DATASETS
-        overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model
-    ),
-    model=dict(name="microdit"),  # a row of MODELS
-    objective=dict(name="flow"),  # a row of OBJECTIVES
-    optim=dict(
-        lr=1e-3,  # peak learning rate
-        schedule="warmup_cosine",  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine
-        warmup=100,  # steps of linear warm-up to lr (warmup_cosine)
-        decay_steps=0,  # steps until final_lr; 0 = train.steps as the run began: a longer run then keeps final_lr
-        final_lr=1e-5,  # learning rate after decay_steps
-        b1=0.9,
-        b2=0.99,
-        eps=1e-8,
-        weight_decay=0.01,  # decoupled, on kernels only: never on norms, biases or embeddings
-        clip=1.0,  # global gradient norm; 0 = no clipping
-        accumulate=1,  # micro-batches a step; divides batch_size
-    ),
-    ema=dict(decay=0.999),  # of the parameters; warmed up as min(decay, (1+n)/(10+n)) after n updates
-    mesh=dict(  # devices an axis; one axis may be -1 = the rest
-        data=resume(-1),  # batch split, parameters replicated
-        fsdp=resume(1),  # batch and parameters split
-        tensor=resume(1),  # products split by the model's SHARDING table
-    ),
-    sharding=dict(min_size=resume(2**16)),  # elements; leaves smaller than this are replicated, not split by fsdp
-    train=dict(
-        steps=resume(2_000),  # optimizer steps of the whole run
-        log_every=resume(50),  # steps between lines of metrics.jsonl and TensorBoard points
-        eval_every=resume(500),  # steps between held-out losses, raw and EMA weights; 0 = never
-        preview_every=resume(500),  # steps between sample grids, besides 1, 2, 5 x 10^k before the first; 0 = none at all
-        preview_num=resume(64),  # samples a grid
-        checkpoint_every=resume(500),  # steps between checkpoints, besides the last step and a signal; 0 = only those
-        keep=resume(2),  # newest checkpoints kept
-        keep_every=resume(0),  # besides, keep those whose step is a multiple of this; 0 = none
-    ),
-)
-
-MODELS: dict[str, dict[str, Any]] = {
-    "microdit": dict(
-        patch=2,  # pixels a side of a patch; divides height and width
-        width=256,  # features a token; a multiple of heads
-        depth=8,  # blocks
-        heads=4,  # attention heads; width / heads is even
-        mlp_ratio=4.0,  # hidden size of SwiGLU is 2/3 x ratio x width, rounded up to mlp_multiple
-        mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
-        adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
-        qk_norm=True,  # RMS norm of queries and keys, a head
-        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for MeanFlow
-    ),
-}
-
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "flow": dict(
-        t_mean=0.0,  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
-        t_std=1.0,
-        cond_drop=0.1,  # share of examples trained without their condition; guidance needs some
-        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
-        nfe=resume(50),  # network evaluations a sample, guidance's included
-        guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
-        guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
-    ),
-}
-
-DATASETS: dict[str, dict[str, Any]] = {
-    "digits": dict(label="label"),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
-    "digits8": dict(label="label"),  # 1,797 digits, 8x8 grey, 10 classes
-    "pixel_faces": dict(label="hair_color"),  # 10,000 faces, 16x16 RGB; label = the attribute to condition on, or ""
-}
-
-TABLES = {"model": MODELS, "objective": OBJECTIVES, "data": DATASETS}
 
 
 def base(**changes: Any) -> Config:
@@ -123,12 +38,12 @@ def base(**changes: Any) -> Config:
 
 
 def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
-    """`config` with the changes of the named variant; "" changes nothing. Raises UserError for an unknown variant."""
-    if not variant:
-        return config
-    if variant not in variants:
-        raise unknown("variant", variant, variants)
-    return change(config, variants[variant])
+    """`config` with the changes of the named variants in turn, "deep+smoke"; "" changes nothing. Raises UserError for an unknown one."""
+    for name in variant.split("+") if variant else ():
+        if name not in variants:
+            raise unknown("variant", name, variants)
+        config = change(config, variants[name])
+    return config
 
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -142,8 +57,8 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
     return _locked(_merged(tree, changes))
 
 
-def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
-    """The configuration of a recipe `path.py[:variant]`, with `names` ({"data": "digits"}) choosing other table rows."""
+def load(spec: str) -> Config:
+    """The configuration of a recipe `path.py[:variant]`."""
     path, _, variant = spec.partition(":")
     if not Path(path).is_file():
         raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
@@ -168,7 +83,7 @@ def load(spec: str, names: Mapping[str, str] | None = None) -> Config:
         raise UserError(f"get_config({variant!r}) in {path} fails: {_brief(error)}") from error
     if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
-    return change(config, {section: {"name": name} for section, name in (names or {}).items()})
+    return config
 
 
 def check(config: Config) -> None:
@@ -186,9 +101,9 @@ def check(config: Config) -> None:
             raise UserError(f"config.{key}={value} must be positive")
     if not 0 <= config.seed < 2**32:
         raise UserError(f"config.seed={config.seed} must lie in [0, 2**32)")
-    for key in ("eval_every", "preview_every", "checkpoint_every", "keep_every"):
+    for key in ("eval_every", "eval_num", "preview_every", "checkpoint_every", "keep_every"):
         if train[key] < 0:
-            raise UserError(f"config.train.{key}={train[key]} must be 0 (never) or positive")
+            raise UserError(f"config.train.{key}={train[key]} must be 0 ({'all' if key == 'eval_num' else 'never'}) or positive")
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
         if not optim[key] >= 0:
             raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive")

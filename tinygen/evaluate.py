@@ -20,7 +20,7 @@ from tinygen.state import TrainState, Tree, graph_of, make_eval_step
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     """Prints the held-out metrics of a checkpoint and appends them to the run's eval.jsonl."""
     saved = checkpoint.find(ckpt, step)
-    config = schema.change(saved.config, EVERYWHERE)
+    config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     source, parts = build.data_source(config), build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):
         values = make_held_out(config, source, parts, graph_of(parts.create))(*load(saved, parts, ema=ema))
@@ -40,7 +40,7 @@ def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphd
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
-        for index, batch in enumerate(source.epoch("validation", size)):
+        for index, batch in enumerate(source.epoch("validation", size, config.train.eval_num)):
             metrics = step(weights, buffers, parts.layout.put(batch), jax.random.fold_in(stream(config.seed, "eval"), index))
             for name, value in jax.device_get(metrics).items():
                 pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)

@@ -16,7 +16,7 @@ Schedule = Callable[[Any], Any]
 
 
 def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float) -> Schedule:
-    """The learning rate of the update after `n` updates. Keywords: see `tinygen.config.SCHEMA`."""
+    """The learning rate of the update after `n` updates. Keywords: see `tinygen.keys.SCHEMA`."""
     if schedule == "constant":
         return optax.constant_schedule(lr)
     if schedule == "linear":

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import logging as std_logging
+import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen.checkpoint import write_whole
+from tinygen.writers import extra_writers
 
 
 def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -24,13 +27,19 @@ def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
 
 
+TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
+
+
 class Record:
     """Writes a run's numbers and pictures. Lines of metrics.jsonl after `start` (of a run that went further) are dropped.
 
     noun: what the examples are ("image"), for the rate
+    extra_writers: rows of `tinygen.writers.WRITERS`, by name, which are told the run's `settings`
     """
 
-    def __init__(self, workdir: epath.Path, start: int, steps: int, batch_size: int, noun: str):
+    def __init__(
+        self, workdir: epath.Path, start: int, steps: int, batch_size: int, noun: str, extra_writers: str, settings: Mapping[str, Any]
+    ):
         self.path = workdir / "metrics.jsonl"
         self.batch_size = batch_size
         self.noun = noun
@@ -41,13 +50,13 @@ class Record:
         if len(kept) < len(lines):
             logging.info("metrics.jsonl: %d lines after step %d taken out: those steps run again", len(lines) - len(kept), start)
         write_whole(self.path, "".join(f"{line}\n" for line in kept))
-        self.writer = make_writer(workdir)
+        self.writer = make_writer(workdir, extra_writers, settings)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.progress.add_task("training", total=steps, completed=start, rate="")
-        self.mark, self.marked = time.perf_counter(), start
+        self.mark, self.marked, self.waited = time.perf_counter(), start, 0.0
 
     def __enter__(self) -> "Record":
         self.progress.start()
@@ -58,12 +67,12 @@ class Record:
         self.writer.close()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl, with the rate since the last; the same to TensorBoard and the log."""
+        """One line of metrics.jsonl, with the TIMINGS since the last; the same to TensorBoard and the log."""
         seconds = max(time.perf_counter() - self.mark, 1e-9)
-        rate = (step - self.marked) / seconds
-        self.mark, self.marked = time.perf_counter(), step
+        rate, wait = (step - self.marked) / seconds, self.waited / seconds
+        self.restart_clock(step)
         if rate > 0:
-            values = {**values, "steps_per_s": rate}
+            values = {**values, "steps_per_s": rate, "data_wait": wait, "memory_gib": memory_gib()}
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         self.writer.write_scalars(step, values)
@@ -86,9 +95,23 @@ class Record:
         self.progress.update(self.task, description="training")
         self.mark += time.perf_counter() - began
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait for data, whose share of the time is logged."""
+        began = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - began
+
     def restart_clock(self, step: int) -> None:
         """Leaves what came before (compilation) out of the rate."""
-        self.mark, self.marked = time.perf_counter(), step
+        self.mark, self.marked, self.waited = time.perf_counter(), step, 0.0
+
+
+def memory_gib() -> float:
+    """The most memory in use so far, in GiB: of the fullest local device, or of this process where devices do not tell (CPU)."""
+    told = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
+    unit = 1 if sys.platform == "darwin" else 1024  # of getrusage's answer
+    return max(told, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
 
 
 def _step_of(line: str) -> float:
@@ -99,13 +122,17 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-def make_writer(workdir: epath.Path) -> Any:
-    """CLU's writer to TensorBoard and the log. TensorFlow is imported only here: it takes seconds, for which no mistake should wait."""
+def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) -> Any:
+    """CLU's writer to TensorBoard, the log and the `extra` ones.
+
+    TensorFlow is imported only here: it takes seconds, for which no mistake should wait.
+    """
     import tensorflow as tf
     from clu import metric_writers
 
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
-    return metric_writers.create_default_writer(str(workdir), asynchronous=True)
+    default = metric_writers.create_default_writer(str(workdir), asynchronous=True)
+    return metric_writers.MultiWriter([default, *extra_writers(extra, workdir, settings)])
 
 
 def listen(console: Console) -> None:

@@ -1,33 +1,42 @@
 """The loop: restore, step, log, preview, evaluate, save. It never asks which model, objective or data set it runs."""
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 from clu import parameter_overview
 from etils import epath
 
 from tinygen import build, checkpoint, media, optim, runtime
+from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
+from tinygen.flops import flops, products
 from tinygen.record import Record, finalise
 from tinygen.sample import make_preview
 from tinygen.state import TrainState, graph_of, init_state, make_train_step
+from tinygen.writers import check_writers
 
 
-def main(config: Config, workdir: str) -> int:
-    """Trains in `workdir` until config.train.steps, from its newest checkpoint if it has one. Returns the exit status."""
+def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
+    """Trains in `workdir` until config.train.steps, from its newest checkpoint if it has one. Returns the exit status.
+
+    origin: noted with the start: the `recipe`, and the keys `changed` on the command line
+    """
     folder = epath.Path(workdir)
+    check_writers(config.train.writers)
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     with runtime.own(folder), runtime.stop_on_signals() as stop:
         config = checkpoint.claim(folder, config)
-        state = run(config, folder, source, parts, stop)
+        state = run(config, folder, source, parts, stop, origin=origin)
         return stop.status if int(state.step) < config.train.steps else 0
 
 
@@ -38,31 +47,37 @@ def run(
     parts: build.Parts,
     stop: runtime.StopSignal,
     after_step: Callable[[int, TrainState], None] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> TrainState:
     """Everything between a claimed workdir and the final state. `after_step(step, state)` is for those who measure the loop."""
     train, layout, steps = config.train, parts.layout, config.train.steps
     init = functools.partial(init_state, parts.create, optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
-    manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params))
     graphdef = graph_of(parts.create)
+    take_step = jitted_step(config, parts, graphdef, shardings)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
+        operations = flops(products(take_step, abstract, build.abstract_batch(source.codec, config.batch_size)))
+        manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = manager.latest_step() or 0
         if start:
             check_same_data(workdir, manifest)
         else:
             checkpoint.describe_run(workdir, source.codec, manifest)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
-        take_step = jitted_step(config, parts, graphdef, shardings)
         evaluate = make_evaluation(config, source, parts, graphdef)
         preview = make_preview(config, source, parts, graphdef)
         batches = device_batches(config, source, parts, int(state.guard["attempt"]), start)
         skipped = int(state.guard["skipped"])
-        with Record(workdir, start, steps, config.batch_size, source.codec.kind) as record:
-            announce(workdir, state, start, steps)
+        with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
+            announce(workdir, state, start, steps, source)
+            checkpoint.note(workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}))
+            show_data(workdir, source, train.preview_num)
             pending: tuple[int, Any, dict[str, float]] | None = None
             for step in range(start + 1, steps + 1):
-                state, metrics = take_step(state, next(batches))
+                with record.waiting():
+                    batch = next(batches)
+                state, metrics = take_step(state, batch)
                 # The previous step's numbers are read while this one runs: the device never waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
@@ -88,6 +103,8 @@ def run(
                 if leaving:
                     break
             manager.wait_until_finished()
+        if int(state.step) > start:
+            checkpoint.note(workdir, int(state.step), "stopped" if stop else "finished", **({"signal": stop.name} if stop else {}))
         if stop:
             logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, int(state.step))
         else:
@@ -153,6 +170,20 @@ def show(record: Record, workdir: epath.Path, step: int, shown: Mapping[str, med
         record.image(step, name, picture)
 
 
+def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
+    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each."""
+    codec, examples = source.codec, source.splits["train"]
+    if codec.kind != "image":
+        return
+    indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
+    batch = examples.take(indices)
+    media.save_png(workdir / "data.png", media.grid(codec.decode(batch["x"])))
+    rows = [{"caption": caption} if caption else {} for caption in examples.captions(indices)]
+    for row, label in zip(rows, batch.get("label", []), strict=False):
+        row["label"] = codec.labels[label]
+    checkpoint.write_whole(workdir / "data.json", json.dumps(rows, indent=1) + "\n")
+
+
 def due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
@@ -172,8 +203,10 @@ def check_same_data(workdir: epath.Path, manifest: Mapping[str, Any]) -> None:
         )
 
 
-def announce(workdir: epath.Path, state: TrainState, start: int, steps: int) -> None:
+def announce(workdir: epath.Path, state: TrainState, start: int, steps: int, source: DataSource) -> None:
     """What will run, once, at the start."""
+    for line in source.about():
+        logging.info("%s", line)
     logging.info("\n%s", parameter_overview.get_parameter_overview(state.params, include_stats=False))
     devices = jax.devices()
     where = f"{len(devices)} x {devices[0].device_kind}"

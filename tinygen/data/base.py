@@ -104,8 +104,8 @@ class DataSource:
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
         return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
-    def epoch(self, split: str, batch_size: int, limit: int | None = None) -> Iterator[Batch]:
-        """One pass in the stored order. Every batch is whole: the last is padded with examples of `weight` 0."""
+    def epoch(self, split: str, batch_size: int, limit: int = 0) -> Iterator[Batch]:
+        """One pass in the stored order over the first `limit` examples, 0 = all; the last batch is padded with `weight` 0."""
         examples = self._split(split)
         num = min(len(examples), limit or len(examples))
         for start in range(0, num, batch_size):
@@ -122,6 +122,13 @@ class DataSource:
         return dataclasses.replace(
             self, splits={**self.splits, "train": FirstExamples(train, num)}, fingerprint=f"{self.fingerprint}[:{num}]"
         )
+
+    def about(self) -> list[str]:
+        """What this is, a line each."""
+        counts = f"{len(self._split('train')):,} examples to train on, {len(self._split('validation')):,} held out"
+        labels = self.codec.labels
+        names = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "")
+        return [f"{counts}; {len(labels)} labels: {names}" if labels else counts, *self.summary]
 
     def _split(self, name: str) -> Examples:
         if name not in self.splits:

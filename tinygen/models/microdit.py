@@ -46,7 +46,7 @@ class MicroDiT(nnx.Module):
 
     shape: (H, W, C) of an image; H and W are multiples of `patch`
     classes: of the label; 0 for a model without a condition
-    The other keywords are described in `tinygen.config.MODELS`.
+    The other keywords are described in `tinygen.keys.MODELS`.
     """
 
     SHARDING = (*Attention.SHARDING, *SwiGLU.SHARDING)

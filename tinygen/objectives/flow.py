@@ -24,7 +24,7 @@ MAX_NFE = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlowMatching:
-    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.config.OBJECTIVES`."""
+    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.keys.OBJECTIVES`."""
 
     shape: tuple[int, ...]
     t_mean: float

@@ -1,0 +1,103 @@
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+from etils import epath
+
+from tinygen import train, writers
+from tinygen.errors import UserError
+
+
+class FakeWandb(types.ModuleType):
+    """As much of wandb as the writer uses, keeping what it is told."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, failing=""):
+        super().__init__("wandb")
+        self.failing, self.begun, self.logged, self.finished = failing, [], [], 0
+
+    def Settings(self, **settings):
+        return settings
+
+    def Image(self, array):
+        return ("image", array.shape, str(array.dtype))
+
+    def init(self, **keywords):
+        if self.failing:
+            raise self.Error(self.failing)
+        self.begun.append(keywords)
+        return self
+
+    def log(self, values, step):
+        self.logged.append((step, values))
+
+    def finish(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    def install(failing=""):
+        fake = FakeWandb(failing)
+        fake.__spec__ = types.SimpleNamespace()  # find_spec looks at it
+        monkeypatch.setitem(sys.modules, "wandb", fake)
+        return fake
+
+    return install
+
+
+def test_a_run_sends_its_numbers_and_pictures_to_wandb_and_goes_on_in_the_same_run_there(tiny, wandb, tmp_path):
+    fake, workdir = wandb(), tmp_path / "run"
+    for steps in (10, 20):
+        assert train.main(tiny(train=dict(steps=steps, writers="wandb")), str(workdir)) == 0
+    first, second = fake.begun
+    assert first["id"] == second["id"]
+    assert (first["project"], first["name"], first["resume"]) == ("tinygen", "run", "allow")
+    assert first["config"]["optim.lr"] == 2e-3
+    assert fake.finished == 2
+
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    sent = {step: values for step, values in fake.logged if "loss" in values}
+    assert sent == {line["step"]: {key: value for key, value in line.items() if key != "step"} for line in lines}
+    pictures = {step for step, values in fake.logged if "samples" in values}
+    assert pictures == {int(path.stem) for path in (workdir / "samples").iterdir()}
+    steps = [step for step, _ in fake.logged]
+    assert steps == sorted(steps)  # wandb drops what comes late
+
+
+def test_a_new_workdir_is_another_run(wandb, tmp_path):
+    fake = wandb()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        writers.extra_writers("wandb", epath.Path(tmp_path / name), {})
+    assert fake.begun[0]["id"] != fake.begun[1]["id"]
+
+
+def test_pictures_are_sent_one_by_one(wandb, tmp_path):
+    fake = wandb()
+    (writer,) = writers.extra_writers("wandb", epath.Path(tmp_path), {})
+    writer.write_images(3, {"grid": np.zeros((2, 4, 5, 3), np.uint8)})
+    assert fake.logged == [(3, {"grid": [("image", (4, 5, 3), "uint8")] * 2})]
+
+
+def test_where_wandb_cannot_begin_the_user_is_told_why_and_what_to_do(wandb, tmp_path):
+    wandb(failing="api_key not configured\n(no-tty). call wandb.login(key=[your_api_key])")
+    with pytest.raises(UserError, match=r"wandb: api_key not configured .*\nRun 'wandb login', or set WANDB_MODE=offline"):
+        writers.extra_writers("wandb", epath.Path(tmp_path), {})
+
+
+def test_a_writer_that_is_unknown_or_not_installed_is_refused_before_anything_else(tiny, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="did you mean 'wandb'"):
+        train.main(tiny(train=dict(writers="wanbd")), str(tmp_path / "run"))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"pip install 'tinygen\[wandb\]'"):
+        train.main(tiny(train=dict(writers="wandb")), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_writer_is_the_default(tmp_path):
+    assert writers.extra_writers("", epath.Path(tmp_path), {}) == []

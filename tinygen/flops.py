@@ -1,0 +1,90 @@
+"""Floating-point operations of a traced function: those of its matrix products and convolutions, a multiply-add as two.
+
+Counted on the jaxpr, as papers count them. XLA's own cost analysis sees neither the products that a GPU's libraries take
+over nor how often a loop runs, and counts what it recomputes.
+"""
+
+import collections
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+
+
+class Product(NamedTuple):
+    """`batch` products of [rows, inner] by [inner, columns]."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+    def flops(self, tile: int = 1) -> int:
+        """Operations with every size but the batch padded to a multiple of `tile`."""
+        rows, inner, columns = (-(-size // tile) * tile for size in self[1:])
+        return 2 * self.batch * rows * inner * columns
+
+
+Products = collections.Counter[Product]  # how often each is computed
+
+
+def products(function: Callable[..., Any], *arguments: Any) -> Products:
+    """The products of `function` on arguments of these shapes (arrays or ShapeDtypeStructs), over all devices together.
+
+    A convolution is the product of its patches with its kernel. Of a condition's branches the dearest counts; of a
+    `while_loop`, whose length nobody knows, one turn.
+    """
+    return _products(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def flops(counted: Products, tile: int = 1) -> int:
+    """Operations of all products, their sizes padded to multiples of `tile`."""
+    return sum(times * product.flops(tile) for product, times in counted.items())
+
+
+def _products(jaxpr: core.Jaxpr) -> Products:
+    total: Products = collections.Counter()
+    for equation in jaxpr.eqns:
+        name, inner = equation.primitive.name, [_products(each) for each in _jaxprs(equation.params)]
+        if name == "dot_general":
+            total[_of_dot(equation)] += 1
+        elif name == "conv_general_dilated":
+            total[_of_convolution(equation)] += 1
+        elif name == "cond":
+            total += max(inner, key=flops)
+        else:
+            times = equation.params["length"] if name == "scan" else 1
+            for each in inner:
+                total += collections.Counter({product: times * count for product, count in each.items()})
+    return total
+
+
+def _of_dot(equation: core.JaxprEqn) -> Product:
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    left, right = map(_shape, equation.invars)
+    inner, parallel = (math.prod(left[axis] for axis in axes) for axes in (contracted, batch))
+    return Product(parallel, math.prod(left) // (inner * parallel), inner, math.prod(right) // (inner * parallel))
+
+
+def _of_convolution(equation: core.JaxprEqn) -> Product:
+    """Groups are products of their own."""
+    kernel, out, numbers = _shape(equation.invars[1]), _shape(equation.outvars[0]), equation.params["dimension_numbers"]
+    groups = equation.params["feature_group_count"] * equation.params["batch_group_count"]
+    columns = kernel[numbers.rhs_spec[0]]
+    return Product(groups, math.prod(out) // columns, math.prod(kernel) // columns, columns // groups)
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return variable.aval.shape
+
+
+def _jaxprs(parameters: Any) -> Iterator[core.Jaxpr]:
+    """The programs among an equation's parameters: of a jit, a scan, a condition's branches."""
+    for value in parameters.values():
+        for each in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(each, core.ClosedJaxpr):
+                yield each.jaxpr
+            elif isinstance(each, core.Jaxpr):
+                yield each

@@ -1,0 +1,129 @@
+"""Every key of a configuration, once: its default, its unit or constraint, and whether it may change on resume.
+
+`data`, `model` and `objective` name a row of a table below; the row's keywords and their defaults join that section.
+Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused.
+"""
+
+from typing import Any, NamedTuple
+
+
+class resume(NamedTuple):
+    """Marks the default of a key that may change in an existing workdir."""
+
+    default: Any
+
+
+SCHEMA: dict[str, Any] = dict(
+    seed=0,  # root of every random stream: initialisation, data order, noise, samples
+    batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
+    precision=resume("auto"),  # of matrix products: auto | float32 (exact) | bfloat16 operands, float32 sums; auto = the backend's best
+    data=dict(
+        name="pixel_faces",  # a row of DATASETS
+        overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model
+    ),
+    model=dict(name="microdit"),  # a row of MODELS
+    objective=dict(name="flow"),  # a row of OBJECTIVES
+    optim=dict(
+        lr=1e-3,  # peak learning rate
+        schedule="warmup_cosine",  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine
+        warmup=100,  # steps of linear warm-up to lr (warmup_cosine)
+        decay_steps=0,  # steps until final_lr; 0 = train.steps as the run began: a longer run then keeps final_lr
+        final_lr=1e-5,  # learning rate after decay_steps
+        b1=0.9,
+        b2=0.99,
+        eps=1e-8,
+        weight_decay=0.01,  # decoupled, on kernels only: never on norms, biases or embeddings
+        clip=1.0,  # global gradient norm; 0 = no clipping
+        accumulate=1,  # micro-batches a step; divides batch_size
+    ),
+    ema=dict(decay=0.999),  # of the parameters; warmed up as min(decay, (1+n)/(10+n)) after n updates
+    mesh=dict(  # devices an axis; one axis may be -1 = the rest
+        data=resume(-1),  # batch split, parameters replicated
+        fsdp=resume(1),  # batch and parameters split
+        tensor=resume(1),  # products split by the model's SHARDING table
+    ),
+    sharding=dict(min_size=resume(2**16)),  # elements; leaves smaller than this are replicated, not split by fsdp
+    train=dict(
+        steps=resume(2_000),  # optimizer steps of the whole run
+        log_every=resume(50),  # steps between lines of metrics.jsonl and TensorBoard points
+        eval_every=resume(500),  # steps between held-out losses, raw and EMA weights; 0 = never
+        eval_num=resume(0),  # held-out examples a loss is taken over, the first of the split; 0 = all
+        preview_every=resume(500),  # steps between sample grids, besides 1, 2, 5 x 10^k before the first; 0 = none at all
+        preview_num=resume(64),  # samples a grid
+        checkpoint_every=resume(500),  # steps between checkpoints, besides the last step and a signal; 0 = only those
+        keep=resume(2),  # newest checkpoints kept
+        keep_every=resume(0),  # besides, keep those whose step is a multiple of this; 0 = none
+        writers=resume(""),  # where metrics go besides files and TensorBoard: rows of WRITERS, "wandb"; "" = none
+    ),
+)
+
+MODELS: dict[str, dict[str, Any]] = {
+    "microdit": dict(
+        patch=2,  # pixels a side of a patch; divides height and width
+        width=256,  # features a token; a multiple of heads
+        depth=8,  # blocks
+        heads=4,  # attention heads; width / heads is even
+        mlp_ratio=4.0,  # hidden size of SwiGLU is 2/3 x ratio x width, rounded up to mlp_multiple
+        mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
+        adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
+        qk_norm=True,  # RMS norm of queries and keys, a head
+        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for MeanFlow
+    ),
+}
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "flow": dict(
+        t_mean=0.0,  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
+        t_std=1.0,
+        cond_drop=0.1,  # share of examples trained without their condition; guidance needs some
+        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        nfe=resume(50),  # network evaluations a sample, guidance's included
+        guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
+        guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
+    ),
+}
+
+DATASETS: dict[str, dict[str, Any]] = {
+    "digits": dict(label="label"),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
+    "digits8": dict(label="label"),  # 1,797 digits, 8x8 grey, 10 classes
+    "pixel_faces": dict(label="hair_color"),  # 10,000 faces, 16x16 RGB; label = the attribute to condition on, or ""
+    "folder": dict(  # any tree of images; its folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits
+        path=resume(""),  # the folder; its content is what may not change on resume
+        size=64,  # pixels a side
+        fit="crop",  # crop: shorter side to size, middle kept | pad: longer side to size, the rest background
+        channels=3,  # 1 = grey, 3 = RGB
+        background="white",  # what transparency and padding show: a colour's name, or #rrggbb
+        min_side=16,  # pixels; images with a shorter side are left out
+        label="auto",  # auto: folder if all images lie in two or more | folder: the first below path | "" = none | a key of metadata.jsonl
+        validation=0.05,  # share of the images held out, at least one; without effect where folders are the splits
+        flip=False,  # mirror half of the training images, another half each epoch
+    ),
+    "avatars": dict(  # drawn faces, 64x64 RGB: needs tinygen[avatars] to draw them, once
+        style="micah",  # a row of tinygen.data.avatar_styles.STYLES
+        num=20_000,  # faces, the held-out twentieth included
+        label="hair_color",  # the attribute to condition on, or ""
+        flip=False,  # mirror half of the training images
+        data_dir=resume(""),  # where TFDS keeps prepared sets; "" = its own place, ~/tensorflow_datasets
+    ),
+    "celeb_a": dict(  # 202,599 photographs of faces, through TFDS
+        label="attributes/Smiling",  # one of 40 attributes, or ""
+        size=64,  # pixels a side
+        fit="crop",  # crop the middle | pad to a square
+        flip=True,  # mirror half of the training images
+        data_dir=resume(""),  # where TFDS keeps prepared sets
+    ),
+    "tfds": dict(  # any image set of TensorFlow Datasets
+        dataset="",  # a name that TFDS knows (cifar10, mnist, name/config:version), or the folder of a prepared builder
+        train="train",  # split, as TFDS writes them: train, train[:50%], train+test
+        validation="",  # split; "" = validation or test, or else the last twentieth of train
+        image="",  # the image feature; "" = the only one
+        label="auto",  # a ClassLabel or bool feature, nested ones as a/b; auto = the only ClassLabel, if there is one; "" = none
+        size=0,  # pixels a side; 0 = as stored
+        fit="crop",  # crop the middle | pad to a square
+        channels=0,  # 1 grey | 3 RGB | 0 as stored
+        flip=False,  # mirror half of the training images
+        data_dir=resume(""),  # where TFDS keeps prepared sets
+    ),
+}
+
+TABLES = {"model": MODELS, "objective": OBJECTIVES, "data": DATASETS}

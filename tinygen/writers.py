@@ -1,0 +1,71 @@
+"""Where a run's metrics go besides its own files: services that `config.train.writers` asks for. Each is an extra to install.
+
+A writer is what CLU's MultiWriter calls: `write_scalars`, `write_images`, `flush`, `close`. To add one: a class and a row here.
+"""
+
+import importlib
+import importlib.util
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from tinygen.errors import UserError, unknown
+
+
+class WandbWriter:
+    """Weights & Biases: project $WANDB_PROJECT (default "tinygen"); a resumed run goes on in the same run there.
+
+    Raises UserError where wandb cannot begin: not logged in, no network.
+    """
+
+    def __init__(self, workdir: epath.Path, settings: Mapping[str, Any]):
+        self.wandb: Any = importlib.import_module("wandb")
+        identity = workdir / "wandb_id"
+        if not identity.exists():
+            identity.write_text(secrets.token_hex(8))
+        try:
+            self.run = self.wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "tinygen"), name=workdir.name, id=identity.read_text(), resume="allow",
+                dir=os.fspath(workdir), config=dict(settings), settings=self.wandb.Settings(init_timeout=20),
+            )  # fmt: skip
+        except self.wandb.Error as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"wandb: {reason}\nRun 'wandb login', or set WANDB_MODE=offline to write to {workdir / 'wandb'}.") from error
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        self.run.log(dict(scalars), step=step)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """images: uint8 [N, H, W, C], a name."""
+        self.run.log({name: [self.wandb.Image(image) for image in batch] for name, batch in images.items()}, step=step)
+
+    def flush(self) -> None:
+        """Nothing to do: wandb sends from a process of its own."""
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+WRITERS: dict[str, Callable[[epath.Path, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}
+
+
+def check_writers(names: str) -> None:
+    """Raises UserError for a writer that does not exist or is not installed."""
+    for name in _split(names):
+        if name not in WRITERS:
+            raise unknown("config.train.writers", name, WRITERS)
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"config.train.writers={names}: the package {name} is not installed: pip install 'tinygen[{name}]'")
+
+
+def extra_writers(names: str, workdir: epath.Path, settings: Mapping[str, Any]) -> list[Any]:
+    """The writers of these names, "a,b", begun."""
+    return [WRITERS[name](workdir, settings) for name in _split(names)]
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
