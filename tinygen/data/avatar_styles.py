@@ -11,9 +11,9 @@ from typing import Any, Literal
 Variants = tuple[str, ...]
 Palette = Mapping[str, str]  # name -> #rrggbb
 
-SKIN = {"light": "#fbdcc4", "tan": "#dba36d", "brown": "#a9683f", "dark brown": "#6f4128"}
+SKIN = {"light": "#fbdcc4", "tan": "#dfa878", "brown": "#b0703f", "dark brown": "#7d4c31"}
 HAIR = {
-    **{"black": "#1c1410", "brown": "#6b4423", "blond": "#ecc94b", "red": "#b8401f", "grey": "#b4b4b8"},
+    **{"black": "#1c1410", "brown": "#54311a", "blond": "#ecc94b", "red": "#b8401f", "grey": "#b4b4b8"},
     **{"blue": "#4f9fe0", "pink": "#f48fb1", "purple": "#9370db", "green": "#4caf7a"},
 }
 CLOTHES = {
@@ -147,7 +147,7 @@ STYLES: Mapping[str, Style] = {
     ),
     "lorelei": Style(
         title="Lorelei", author="Lisa Wischofsky", licence=_CC0, url="https://www.figma.com/community/file/1198749693280469639",
-        options={"beardProbability": 0, "earringsProbability": 0, "frecklesProbability": 0, "scale": 1.1, "translateY": 4},
+        options={"beardProbability": 0, "earringsProbability": 0, "frecklesProbability": 0, "scale": 1.05, "translateY": 4},
         parts=(
             _skin(),
             Part(name="hair", component="hair", palette=HAIR, paints="hair", words={

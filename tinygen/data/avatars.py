@@ -62,15 +62,14 @@ def attributes(style: str) -> dict[str, tuple[str, ...]]:
     names: dict[str, tuple[str, ...]] = {}
     components = set()
     for part in find_style(style).parts:
-        hidden = part.component in components
+        hidden = part.component != "" and part.component in components
         components.add(part.component)
         none = (NONE,) if part.chance < 1 or hidden else ()
         phrases = none + tuple(map(_label, part.words))
         if len(phrases) > 1:
             names[part.name] = phrases
         if part.palette:
-            plain = any("{}" not in phrase for phrase in part.words)
-            names[f"{part.name}_color"] = (none or ((NONE,) if plain else ())) + tuple(part.palette)
+            names[f"{part.name}_color"] = none + tuple(part.palette)
     return names
 
 
@@ -156,7 +155,9 @@ def _dress(part: Part, phrase: str, options: dict[str, Any], rng: np.random.Rand
         variant = options[f"{part.component}Variant"] = _pick(rng, variants)
     if "{}" not in phrase:
         return ""
-    color = _pick(rng, tuple(part.palette)) if part.painted is None or variant in part.painted else "black"
+    if part.painted is not None and variant not in part.painted:
+        return "black"
+    color = _pick(rng, tuple(part.palette))
     options[f"{part.paints}Color"] = [part.palette[color]]
     return color
 
