@@ -185,5 +185,13 @@ def test_other_names_contents_labels_splits_or_pixels_are_other_data(root):
     assert len(seen) == 11
 
 
+def test_the_same_images_divided_otherwise_are_other_data(tmp_path):
+    for name in ("1.png", "2.png", "6.png"):  # in the order of their hashes backwards
+        put(tmp_path / name)
+    few, many = (source(tmp_path, validation=share).splits for share in (0.3, 0.6))
+    assert [[each.name for each in split["train"].pictures] for split in (few, many)] == [["1.png", "2.png"], ["1.png"]]
+    assert fingerprint(tmp_path, validation=0.3) != fingerprint(tmp_path, validation=0.6)
+
+
 def test_what_is_no_option_of_pixels_or_labels_leaves_the_data_the_same(root):
     assert len({fingerprint(root), fingerprint(root, flip=True), fingerprint(root, min_side=1), fingerprint(root, label="folder")}) == 1

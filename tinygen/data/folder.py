@@ -5,7 +5,6 @@ The images stay where they are. Each was decoded once by `folder_index`; a batch
 
 import dataclasses
 import hashlib
-import json
 import math
 import os
 import re
@@ -64,7 +63,7 @@ class FolderExamples:
                     return pixels.fitted(image, **self.options)
         except Exception as error:  # a damaged file can make a decoder raise anything
             raise UserError(
-                f"{path!r} has changed or vanished since the start ({folder_index.reason(error)}).\n"
+                f"{path!r} can no longer be read as it was at the start ({folder_index.reason(error)}).\n"
                 "Put the old content back and run the same command again; what has changed for good needs another --workdir."
             ) from error
 
@@ -190,10 +189,10 @@ def _natural(name: str) -> tuple[int, str]:
 def _fingerprint(
     options: Mapping[str, Any], known: Sequence[str], splits: Mapping[str, Sequence[Picture]], labels: Mapping[str, str]
 ) -> str:
-    digest = hashlib.sha256(json.dumps([options, known]).encode())
+    digest = hashlib.sha256(ascii((sorted(options.items()), known)).encode())
     for split, pictures in splits.items():
         for each in pictures:
-            digest.update(json.dumps([split, each.name, each.digest, labels.get(each.name)]).encode())
+            digest.update(ascii((split, each.name, each.digest, labels.get(each.name))).encode())
     return digest.hexdigest()[:16]
 
 

@@ -25,7 +25,7 @@ from tinygen.errors import UserError
 
 EXTENSIONS = ("png", "jpg", "jpeg", "jpe", "jfif", "webp", "bmp", "dib", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
 METADATA = "metadata.jsonl"
-FORMAT = f"1, Pillow {PIL.__version__}"  # another Pillow may read what this one cannot
+FORMAT = f"1, Pillow {PIL.__version__}"  # of the cache; another Pillow may read what this one cannot
 CHUNK = 512  # files handed to the threads at once
 PAUSE = 10.0  # seconds between lines that say how far the check is
 UNKNOWN_TIME = -1  # no file has it: what failed for the system's sake is tried again next time
@@ -91,7 +91,7 @@ def index(root: str) -> Index:
     done = {file.name: known[file.name] for file in tree.files if file.name in known and known[file.name][:3] == file[:3]}
     fresh = [file for file in tree.files if file.name not in done]
     try:
-        for picture in _watched(_checked(root, fresh), len(fresh)):
+        for picture in _watched(_checked(root, fresh), len(fresh)) if fresh else ():
             done[picture.name] = picture
     finally:  # an interrupted check has not been in vain
         if fresh or note or len(done) != len(known):
@@ -160,27 +160,26 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _add(tree: Tree, name: str, entry: os.DirEntry[str]) -> None:
     extension = os.path.splitext(entry.name)[1][1:].lower()
-    if entry.name == METADATA:
-        tree.metadata.append(name)
-    elif extension not in (*EXTENSIONS, "txt"):
+    if extension not in EXTENSIONS and extension != "txt" and entry.name != METADATA:
         tree.others[extension] += 1
-    else:
-        try:
-            found = entry.stat()
-        except OSError as error:
-            tree.unreachable[name] = reason(error)
-            return
-        if extension == "txt":
-            tree.texts |= {name} if found.st_size else set()
-        elif stat.S_ISREG(found.st_mode):
-            tree.files.append(Picture(name, found.st_size, found.st_mtime_ns))
-        else:
-            tree.unreachable[name] = "not a regular file"
+        return
+    try:
+        found = entry.stat()
+    except OSError as error:
+        tree.unreachable[name] = reason(error)
+        return
+    if not stat.S_ISREG(found.st_mode):
+        tree.unreachable[name] = "not a regular file"
+    elif entry.name == METADATA:
+        tree.metadata.append(name)
+    elif extension != "txt":
+        tree.files.append(Picture(name, found.st_size, found.st_mtime_ns))
+    elif found.st_size:
+        tree.texts.add(name)
 
 
 def _checked(root: str, files: Sequence[Picture]) -> Iterator[Picture]:
     """The files with all that can be known of them, decoded by threads (PIL lets go of the interpreter's lock)."""
-    Image.init()  # in one thread
     with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about oddities of files that can be read all the same
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -244,7 +243,7 @@ def _watched(pictures: Iterator[Picture], total: int) -> Iterator[Picture]:
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("checking images"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-        console=console, disable=not (console.is_terminal and total), transient=True,
+        console=console, disable=not console.is_terminal, transient=True,
     )  # fmt: skip
     task = bar.add_task("", total=total, rate="")
     began = told = time.monotonic()

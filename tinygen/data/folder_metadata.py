@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tinygen.errors import UserError
@@ -55,49 +55,50 @@ def read_writing(root: str, files: Iterable[str], texts: Collection[str], images
     captions: dict[str, str] = {}
     labels: dict[str, str] = {}
     columns: set[str] = set()
-    described: set[str] = set()
-    absent = 0
     for file in files:
-        with open(os.path.join(root, file), "rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.strip():
-                    continue
-                try:
-                    entry = _entry(line)
-                    name = posixpath.normpath(posixpath.join(posixpath.dirname(file), entry["file_name"]))
-                    if name in described:
-                        raise ValueError(f"{name!r} is described a second time")
-                    if column in entry:
-                        labels[name] = _label(column, entry[column])
-                except ValueError as error:
-                    raise UserError(f"{os.path.join(root, file)!r}, line {number}: {error}") from error
-                columns |= entry.keys() - {"file_name", "text", "caption"}
-                absent += name not in images
-                described.add(name)
-                captions[name] = (entry.get("text") or entry.get("caption") or "").strip()
+        for where, entry in _entries(os.path.join(root, file)):
+            name = posixpath.normpath(posixpath.join(posixpath.dirname(file), entry["file_name"]))
+            if name in captions:
+                raise UserError(f"{where}: {name!r} is described a second time")
+            captions[name] = (entry.get("text") or entry.get("caption") or "").strip()
+            columns |= entry.keys() - {"file_name", "text", "caption"}
+            if column in entry:
+                labels[name] = _label(where, column, entry[column])
+    absent = sum(name not in images for name in captions)
     return Writing(root=root, captions=captions, labels=labels, columns=columns, absent=absent, texts=texts)
 
 
-def _entry(line: bytes) -> dict[str, Any]:
+def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a metadata.jsonl, each with the words for where it stands. Keys without a value are left out."""
+    try:
+        with open(path, "rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    where = f"{path!r}, line {number}"
+                    yield where, _entry(where, line)
+    except OSError as error:
+        raise UserError(f"{path!r} cannot be read: {error.strerror}") from error
+
+
+def _entry(where: str, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line.decode("utf-8-sig"))
     except ValueError as error:
-        raise ValueError(f"not JSON ({error})") from error
-    if not isinstance(entry, dict):
-        raise ValueError('not a JSON object such as {"file_name": "cat.png", "text": "a cat"}')
-    if not isinstance(entry.get("file_name"), str):
-        raise ValueError('"file_name" is missing, or not a string')
+        raise UserError(f"{where}: not JSON ({error})") from error
+    if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
+        raise UserError(f'{where}: not a JSON object with a "file_name", such as {{"file_name": "cat.png", "text": "a cat"}}')
     for key in ("text", "caption"):
         if not isinstance(entry.get(key), str | None):
-            raise ValueError(f"{key!r} is not a string")
-    # Without null: an image without a value is one without the key.
+            raise UserError(f'{where}: "{key}" is not a string')
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def _label(column: str, value: Any) -> str:
-    if isinstance(value, str | int):  # true and false among them
-        return value if isinstance(value, str) else json.dumps(value)
-    raise ValueError(f"{column!r} is no label: a string, a whole number, true or false")
+def _label(where: str, column: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):  # true and false among them
+        return json.dumps(value)
+    raise UserError(f"{where}: {column!r} is no label: neither a string, nor a whole number, nor true or false")
 
 
 def _text_beside(name: str) -> str:
