@@ -108,12 +108,15 @@ def marks(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def names(workdirs: Sequence[str]) -> list[str]:
-    """The shortest endings of the paths that tell them apart."""
+    """The shortest ending of each path that no other has."""
     parts = [epath.Path(path).absolute().parts for path in workdirs]
-    depth = 1
-    while depth < max(map(len, parts)) and len({each[-depth:] for each in parts}) < len({*parts}):
-        depth += 1
-    return ["/".join(each[-depth:]).lstrip("/") for each in parts]
+
+    def ending(own: tuple[str, ...]) -> str:
+        others = [each for each in parts if each != own]
+        depth = next((depth for depth in range(1, len(own)) if all(own[-depth:] != each[-depth:] for each in others)), len(own))
+        return "/".join(own[-depth:])
+
+    return [ending(own) for own in parts]
 
 
 def relative(folder: epath.Path, target: epath.Path) -> str | None:
