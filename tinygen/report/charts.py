@@ -16,7 +16,7 @@ OPTIMISATION = {  # name: (title, whether it is noisy, whether a logarithmic axi
     "lr": ("Learning rate", False, False),
     "grad_norm": ("Gradient norm", True, True),
     "param_norm": ("Parameter norm", False, False),
-    "update_ratio": ("Update norm / parameter norm", True, True),
+    "update_ratio": ("Update / parameter norm", True, True),
 }
 SPEED = (  # name, title, the setting or figure of the manifest that it is multiplied with, format, whether it is noisy
     ("steps_per_s", "Steps per second", "", "number", True),

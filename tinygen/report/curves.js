@@ -42,8 +42,8 @@ function averaged(x, y, reach) {
 // A line as it is drawn: its points, faint below their average where it has one.
 function strokesOf(line, chart) {
   const smooth = line.smooth && state.reach > 0;
-  const stroke = { name: nameOf(line, chart), colour: colourOf(line), width: 2, opacity: 1, dash: many ? line.dash : "solid", points: line.x.length <= 60 };
-  const logged = { ...stroke, x: line.x, y: line.y };
+  const stroke = { name: nameOf(line, chart), colour: colourOf(line), width: 2, opacity: 1, dash: many ? line.dash : "solid" };
+  const logged = { ...stroke, x: line.x, y: line.y, points: line.x.length <= 60 };
   if (!smooth) return [logged];
   const x = line.mean_x ?? line.x, y = averaged(x, line.mean_y ?? line.y, state.reach);
   const average = { ...stroke, x, y, points: x.length === 1, name: line.faint ? `${stroke.name}, smoothed` : stroke.name };
@@ -95,10 +95,13 @@ function point(chart, place) {
   tip.replaceChildren(make("b", { textContent: `step ${count(step)}` }));
   for (const { line, index } of found) {
     const level = view.y(line.y[index]);
-    if (level !== null) view.pointer.append(svg("circle", { cx: view.x(line.x[index]), cy: level, r: 3.5, style: `fill: var(${line.colour})` }));
+    const style = `fill: var(${line.colour})`;
+    if (level !== null) view.pointer.append(svg("circle", { cx: view.x(line.x[index]), cy: level, r: 3.5, style }));
     const swatch = make("i", { className: "swatch" });
     swatch.style.cssText = `border-top-color: var(${line.colour}); opacity: ${line.opacity}`;
-    tip.append(make("span", {}, swatch, line.name), make("span", { className: "value" }, line.y[index] === null ? "not finite" : tell(line.y[index], chart.format, 5)));
+    const value = line.y[index] === null ? "not finite" : tell(line.y[index], chart.format, 5);
+    const where = line.points && line.x[index] !== step ? ` at ${count(line.x[index])}` : "";
+    tip.append(make("span", {}, swatch, line.name + where), make("span", { className: "value" }, value));
   }
   tip.hidden = false;
   const room = view.width - tip.offsetWidth;
@@ -166,7 +169,7 @@ function legendOf(chart) {
 // How many charts stand beside each other where there is room: what leaves no gap.
 function columnsOf(section, charts) {
   if (section.startsWith("Learning")) return charts.length % 3 ? "two" : "three";
-  return charts.length % 4 ? "three" : "four";
+  return { 2: "two", 4: "four" }[charts.length] ?? "three";
 }
 
 function shelve() {
@@ -194,7 +197,8 @@ function openCurves() {
   shelve();
   setReach();
   if (report.remarks.length) document.getElementById("remarks").textContent = `Not drawn: ${report.remarks.join("; ")}.`;
-  if (!report.charts.length) document.querySelector(".toolbar").replaceWith(make("p", { className: "quiet", textContent: "No numbers yet." }));
+  const none = make("p", { className: "quiet", textContent: "No numbers yet." });
+  if (!report.charts.length) document.querySelector(".toolbar").replaceWith(none);
   for (const [run, name] of many ? report.runs.entries() : []) {
     const change = (shown) => {
       state.runs[run] = shown;

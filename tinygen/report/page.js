@@ -95,7 +95,8 @@ function openPictures() {
     albums.push(albumOf(grid, index === 0));
     section.append(albums.at(-1).element);
   });
-  if (!report.grids.length) section.append(make("p", { className: "quiet", textContent: "No pictures yet." }), ...report.examples.map(realSheet));
+  const none = make("p", { className: "quiet", textContent: "No pictures yet." });
+  if (!report.grids.length) section.append(none, ...report.examples.map(realSheet));
   document.addEventListener("step", (event) => albums[0]?.seek(event.detail));
   document.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

@@ -28,7 +28,9 @@ function linearTicks(low, high, count, smallest = 0) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const gap = Math.max(smallest, power * [1, 2, 5, 10].find((each) => each * power >= rough * 0.999));
   const ticks = [];
-  for (let index = Math.ceil(low / gap - 1e-6); index * gap <= high + 1e-6 * gap; index++) ticks.push(Number((index * gap).toPrecision(12)));
+  for (let index = Math.ceil(low / gap - 1e-6); index * gap <= high + 1e-6 * gap; index++) {
+    ticks.push(Number((index * gap).toPrecision(12)));
+  }
   return ticks;
 }
 
@@ -78,7 +80,8 @@ function plot(element, { lines, range, log, format, marks }) {
   const bounds = extent(lines, range, log) ?? (log ? [0.1, 1] : [0, 1]);
   const count = Math.max(3, Math.round(height / 42));
   const ticks = log ? logTicks(...bounds, count) : linearTicks(...bounds, count);
-  const top = Math.max(...ticks.map(Math.abs), 0), gap = ticks.length > 1 ? Math.min(...ticks.slice(1).map((tick, i) => tick - ticks[i])) : top;
+  const top = Math.max(...ticks.map(Math.abs), 0);
+  const gap = ticks.length > 1 ? Math.min(...ticks.slice(1).map((tick, index) => tick - ticks[index])) : top;
   const digits = Math.min(12, Math.max(2, Math.floor(Math.log10(top || 1)) - Math.floor(Math.log10(gap || 1)) + 1));
   const tiny = format === "number" && ticks.some((tick) => tick !== 0 && Math.abs(tick) < 1e-3);
   const labels = ticks.map((tick) => tell(tick, tiny ? "power" : format, digits));
@@ -88,7 +91,10 @@ function plot(element, { lines, range, log, format, marks }) {
   const view = {
     lines, range, left, right, bottom, height, width,
     x: (step) => left + ((step - range[0]) / (range[1] - range[0])) * (right - left),
-    y: (value) => (value === null || (log && value <= 0) ? null : bottom - ((rise(value) - floor) / (ceiling - floor)) * (bottom - EDGE.top)),
+    y: (value) => {
+      if (value === null || (log && value <= 0)) return null;
+      return bottom - ((rise(value) - floor) / (ceiling - floor)) * (bottom - EDGE.top);
+    },
     step: (place) => range[0] + ((place - left) / (right - left)) * (range[1] - range[0]),
   };
   const sheet = svg("svg", { width, height, "aria-hidden": "true" });
@@ -97,20 +103,23 @@ function plot(element, { lines, range, log, format, marks }) {
     sheet.append(svg("line", { class: "rule", x1: left, x2: right, y1: level, y2: level }));
     sheet.append(svg("text", { x: left - 7, y: level + 4, "text-anchor": "end" }, labels[index]));
   });
-  for (const step of linearTicks(...range, Math.max(2, Math.floor((right - left) / 64)), 1)) {
+  for (const step of linearTicks(...range, Math.max(2, Math.floor((right - left) / 52)), 1)) {
     sheet.append(svg("text", { x: view.x(step), y: bottom + 17, "text-anchor": "middle" }, tell(step, "si", 6)));
     sheet.append(svg("line", { class: "axis", x1: view.x(step), x2: view.x(step), y1: bottom, y2: bottom + 4 }));
   }
   sheet.append(svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
-  const inside = svg("svg", { x: left - 3, y: 0, width: right - left + 6, height: bottom + 3, viewBox: `${left - 3} 0 ${right - left + 6} ${bottom + 3}` });
+  const [wide, high] = [right - left + 6, bottom + 3]; // what a zoom leaves outside is cut off by a sheet of its own
+  const inside = svg("svg", { x: left - 3, y: 0, width: wide, height: high, viewBox: `${left - 3} 0 ${wide} ${high}` });
   inside.append(...marks.map((mark) => upright(mark, view)));
   for (const line of lines) {
-    const style = `stroke: var(${line.colour}); fill: var(${line.colour}); stroke-width: ${line.width}; opacity: ${line.opacity}`;
-    inside.append(svg("path", { class: "line", d: pathOf(line, view), style, "stroke-dasharray": { dot: "2 4", dash: "7 4" }[line.dash] ?? "none" }));
+    const style = `stroke: var(${line.colour}); stroke-width: ${line.width}; opacity: ${line.opacity}`;
+    const dashes = { dot: "2 4", dash: "7 4" }[line.dash] ?? "none";
+    inside.append(svg("path", { class: "line", d: pathOf(line, view), style, "stroke-dasharray": dashes }));
     if (line.points) {
       line.x.forEach((step, index) => {
         const level = view.y(line.y[index]);
-        if (level !== null) inside.append(svg("circle", { class: "point", cx: view.x(step), cy: level, r: 2.6, style }));
+        const filled = `fill: var(${line.colour}); opacity: ${line.opacity}`;
+        if (level !== null) inside.append(svg("circle", { cx: view.x(step), cy: level, r: 2.6, style: filled }));
       });
     }
   }
