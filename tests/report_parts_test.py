@@ -73,6 +73,7 @@ def test_every_number_of_every_run_is_drawn_or_remarked_on():
     rng = np.random.default_rng(0)
     known = ["loss", "lr", "grad_norm", "steps_per_s", "data_wait", "memory_gib", *(f"raw_loss_t{i}" for i in range(4))]
     odd = ["codebook", "eval_codebook", "eval_ema_psnr", "eval_raw_loss_t1", "reward_t9", "eval_loss", "eval_ema_loss"]
+    odd += ["eval_", "eval_ema_", "eval_ema_eval_x", "eval_eval_ema_y", "_t1", "loss_t0", "eval_loss_t0"]
     runs = [run_of("a", **{name: rng.normal(size=5) for name in known + odd}), run_of("b", new=rng.normal(size=5), still=np.ones(5))]
     for some in itertools.chain([[each] for each in runs], [runs]):
         drawn = [line["y"] for chart in charts.compose(some) for line in chart["lines"]]
@@ -103,6 +104,11 @@ def test_intervals_of_t_stand_in_one_chart_for_one_run_and_in_a_chart_each_for_s
     run = run_of(raw_loss_t0=[1, 2], raw_loss_t1=[3, 4])
     assert [line["label"] for line in lines("raw_loss, training, smoothed", run)] == ["t 0 – 0.5", "t 0.5 – 1"]
     assert titles(run, run) == ["raw_loss, t 0 – 0.5", "raw_loss, t 0.5 – 1"]
+
+
+def test_intervals_keep_their_place_in_time_whichever_was_logged_first():
+    drawn = lines("raw_loss, training, smoothed", run_of(raw_loss_t3=[1, 2], raw_loss_t0=[3, 4]))
+    assert [(line["label"], line["y"]) for line in drawn] == [("t 0 – 0.25", [3, 4]), ("t 0.75 – 1", [1, 2])]
 
 
 def test_examples_and_arithmetic_a_second_come_from_batch_size_and_flops():

@@ -100,7 +100,8 @@ def compose(runs: Sequence[Run]) -> list[dict[str, Any]]:
         charts.take(name)
         charts.add("Speed", title, charts.lines(name, factor=factor, smooth=noisy, faint=noisy), format=form)
     while charts.left:
-        name = charts.left[0].removeprefix(AVERAGED).removeprefix(RAW)
+        name = charts.left[0]
+        name = name.removeprefix(AVERAGED if name.startswith(AVERAGED) else RAW)
         lines = charts.lines(name, "training", smooth=True, faint=True) if charts.take(name) else []
         charts.add("Other numbers", name, lines + charts.held_out(name), log=True)
     return charts.made
@@ -121,15 +122,16 @@ def _learning(charts: Charts) -> None:
         if held_out:
             training = charts.lines(name, "training, smoothed", smooth=True, dash="dot")
             charts.add("Learning", f"{title}: training and held out", training + held_out, log=True)
-    bins = {name: match for name in charts.left if (match := BIN.fullmatch(name)) and not name.startswith(RAW)}
-    for stem in dict.fromkeys(match["name"] for match in bins.values()):
-        names = [name for name in bins if bins[name]["name"] == stem]
-        _by_time(charts, "Loss" if charts.copies.get(stem, stem) == "loss" else stem, names)
+    matches = [match for name in charts.left if (match := BIN.fullmatch(name)) and not name.startswith(RAW)]
+    for stem in dict.fromkeys(match["name"] for match in matches):
+        bins = {int(match["bin"]): match[0] for match in matches if match["name"] == stem}
+        _by_time(charts, "Loss" if charts.copies.get(stem, stem) == "loss" else stem, bins)
 
 
-def _by_time(charts: Charts, title: str, names: list[str]) -> None:
+def _by_time(charts: Charts, title: str, bins: dict[int, str]) -> None:
     """A number by intervals of t: of one run all intervals together; of several a chart an interval, for a colour tells the run."""
-    places = [(name, f"t {index / len(names):g} – {(index + 1) / len(names):g}") for index, name in enumerate(names)]
+    count = max(bins) + 1
+    places = [(bins[index], f"t {index / count:.3g} – {(index + 1) / count:.3g}") for index in sorted(bins)]
     if len(charts.runs) > 1:
         for name, place in places:
             charts.take(name)

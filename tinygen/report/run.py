@@ -244,7 +244,7 @@ def ago(seconds: float) -> str:
     """How long ago, in the largest unit that says it."""
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
         count = int(seconds // length)
-        if count:
+        if count > 0:
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "now"
 
