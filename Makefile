@@ -12,7 +12,7 @@ dev: .venv/installed-dev
 .venv/installed: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[avatars]'
 	touch $@
 
 .venv/installed-dev: .venv/installed

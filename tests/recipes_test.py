@@ -12,9 +12,15 @@ RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
 STATED = re.compile(r"([\d.,]+)\s*([kMB]?) parameters")
 
 
-def parameters(config):
-    """The number of parameters of a recipe's model, none of which is made."""
-    parts = build.parts(config, build.data_source(config).codec)
+@pytest.fixture(autouse=True)
+def own_data(tmp_path_factory, monkeypatch):
+    """What recipes prepare for TFDS is prepared once for these tests, and nowhere else."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.getbasetemp() / "tfds"))
+
+
+def parameters(recipe, config):
+    """The number of parameters of a recipe's model, none of which is made, on data like those of its smoke variant."""
+    parts = build.parts(config, build.data_source(schema.load(f"{recipe}:smoke")).codec)
     return checkpoint.count(nnx.eval_shape(lambda: split(parts.create(nnx.Rngs(0)))[1]))
 
 
@@ -24,7 +30,7 @@ def stated(text):
 
 
 def test_there_are_recipes():
-    assert {"dit_pixel_faces", "dit_digits", "dit_digits8"} <= {recipe.stem for recipe in RECIPES}
+    assert {"dit_pixel_faces", "dit_digits", "dit_digits8", "dit_faces_80m"} <= {recipe.stem for recipe in RECIPES}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
@@ -43,10 +49,18 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
 def test_a_recipe_fits_together_and_its_model_has_the_size_it_states(recipe):
     config = schema.load(str(recipe))
     schema.check(config)
-    size = parameters(config)
-    assert size > 10 * parameters(schema.load(f"{recipe}:smoke"))  # a smoke run is a small matter
+    size = parameters(recipe, config)
+    assert size > 10 * parameters(recipe, schema.load(f"{recipe}:smoke"))  # a smoke run is a small matter
     for claimed in stated(recipe.read_text()):
         assert size == pytest.approx(claimed, rel=0.02)  # the project's rule for every size that it names
+
+
+def test_the_wide_and_the_deep_faces_are_80m_and_equal_within_two_percent():
+    recipe = next(path for path in RECIPES if path.stem == "dit_faces_80m")
+    wide, deep = (parameters(recipe, schema.load(f"{recipe}:{variant}")) for variant in ("wide", "deep"))
+    assert wide == pytest.approx(80e6, rel=0.02)
+    assert deep == pytest.approx(80e6, rel=0.02)
+    assert wide == pytest.approx(deep, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ RECIPES = sorted((ROOT / "configs").glob("*.py"))
 # From top to bottom: a module imports from below, or from its own package beside it. A package's name stands for all its modules.
 LEVELS = [
     {"cli"},
-    {"describe"},
+    {"describe", "report"},
     {"train"},
     {"evaluate"},
     {"sample"},

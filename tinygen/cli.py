@@ -86,6 +86,17 @@ def _evaluate(values: flags.FlagValues, overrides: list[str]) -> int | None:
     return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
 
 
+def _report_flags(values: flags.FlagValues) -> None:
+    flags.DEFINE_list("workdir", None, "Folders of runs, separated by commas: several are shown side by side.", flag_values=values)
+    flags.DEFINE_string("out", None, "The page's file. Default: report.html in the first run's folder.", flag_values=values)
+
+
+def _report(values: flags.FlagValues, overrides: list[str]) -> int | None:
+    if not values.workdir or not all(values.workdir):
+        raise UserError("--workdir is missing: give the folder of a run, for example --workdir=runs/dit_pixel_faces")
+    return _command("report")(values.workdir, out=values.out)
+
+
 COMMANDS = {
     "train": Command(
         "train a model, or go on with a run that was stopped",
@@ -104,6 +115,12 @@ COMMANDS = {
         "tinygen eval --ckpt=DIR [--step=N] [--noema]",
         _ckpt_flags,
         _evaluate,
+    ),
+    "report": Command(
+        "one HTML page of a run, or of several side by side",
+        "tinygen report --workdir=DIR[,DIR ...] [--out=FILE.html]",
+        _report_flags,
+        _report,
     ),
 }
 

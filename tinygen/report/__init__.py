@@ -1,0 +1,138 @@
+"""`tinygen report`: one HTML file of a run, or of several side by side, that opens from disk without a network."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from etils import epath
+
+from tinygen.errors import UserError
+from tinygen.report import charts, page
+from tinygen.report.pictures import BUDGET, Album, pack
+from tinygen.report.run import Run, read
+
+
+def main(workdirs: Sequence[str], *, out: str | None) -> int:
+    """Writes the report of the runs in `workdirs` to `out` (default: report.html in the first) and says where it is and what it lacks."""
+    runs = [read(path, name) for path, name in zip(workdirs, names(workdirs), strict=True)]
+    target = epath.Path(out) if out else runs[0].folder / "report.html"
+    if target.is_dir():
+        raise UserError(f"--out={target} is a folder: give the name of a file, for example --out={target / 'report.html'}")
+    if not target.parent.exists():
+        raise UserError(f"--out={target}: there is no folder {target.parent}")
+    text, notes = build(runs, target, time.time())
+    content = text.encode("utf-8", "replace")  # a file may hold half a character
+    write(target, content)
+    print(f"{target}  {len(content) / 1e6:.1f} MB")
+    for run in runs:
+        for problem in run.problems:
+            print(f"  {run.name}: {problem}")
+    for note in notes:
+        print(f"  {note}")
+    return 0
+
+
+def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUDGET) -> tuple[str, list[str]]:
+    """(the page, what it says of all runs together). Adds to each run's problems what its pictures show."""
+    groups = [[run.folder / "data.png"] for run in runs if (run.folder / "data.png").exists()]
+    groups += [list(grids.values()) for run in runs for grids in run.grids.values()]
+    album = pack(groups, budget)
+    for run in runs:
+        damaged = {path: problem for path, problem in album.problems.items() if run.folder in path.parents}
+        run.problems += [f"{path.relative_to(run.folder)} cannot be shown: {problem}" for path, problem in damaged.items()]
+    blobs = list(dict.fromkeys(each.data for each in album.pictures.values()))
+    number = {path: blobs.index(each.data) for path, each in album.pictures.items()}
+    links = [relative(run.folder, target) for run in runs]
+    notes = [album.note] if album.note else []
+    data = {
+        "runs": [run.name for run in runs],
+        "charts": charts.compose(runs),
+        "remarks": charts.remarks(runs),
+        "marks": marks(runs),
+        "grids": grids(runs, links, album, number),
+        "examples": examples(runs, album, number),
+    }
+    return page.render(runs, links, notes, data, blobs, now), notes
+
+
+def grids(runs: Sequence[Run], links: Sequence[str | None], album: Album, number: dict[epath.Path, int]) -> list[dict[str, Any]]:
+    """[{name, steps, runs: [{run, steps, pictures}]}]: for every kind of picture, each run's through its steps."""
+    made = []
+    for name in dict.fromkeys(name for run in runs for name in run.grids):
+        shown = []
+        for index, (run, link) in enumerate(zip(runs, links, strict=True)):
+            held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in number}
+            pictures = [
+                picture(album, number, path) | {"file": None if link is None else f"{link}samples/{quote(path.name)}"}
+                for path in held.values()
+            ]
+            if held:
+                shown.append(dict(run=index, steps=list(held), pictures=pictures))
+        if shown:
+            made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
+    return made
+
+
+def picture(album: Album, number: dict[epath.Path, int], path: epath.Path) -> dict[str, Any]:
+    return dict(blob=number[path], width=album.pictures[path].width, height=album.pictures[path].height)
+
+
+def examples(runs: Sequence[Run], album: Album, number: dict[epath.Path, int]) -> list[dict[str, Any]]:
+    """Each run's training examples; once and for no run in particular where all have the same."""
+    made = []
+    for index, run in enumerate(runs):
+        path = run.folder / "data.png"
+        if path in number:
+            made.append(dict(run=index, captions=captions(run), **picture(album, number, path)))
+    same = len(made) == len(runs) and len({(each["blob"], *each["captions"]) for each in made}) == 1
+    return [made[0] | {"run": None}] if same else made
+
+
+def captions(run: Run) -> list[str]:
+    """What each example is called: its label and its caption, as far as there are any."""
+    parts = [[str(example[key]) for key in ("label", "caption") if example.get(key) not in (None, "")] for example in run.examples]
+    return [": ".join(each) for each in parts] if any(parts) else []
+
+
+def marks(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What happened in the course of the runs, by step, for the charts of learning; starts at step 0 and ends are no news there."""
+    told: dict[int, list[str]] = {}
+    for run in runs:
+        for event in run.events:
+            step, kind = event.get("step"), str(event.get("event"))
+            if isinstance(step, int) and step > 0 and kind != "finished" and kind not in told.setdefault(step, []):
+                told[step].append(kind)
+    return [dict(step=step, text=", ".join(kinds)) for step, kinds in sorted(told.items())]
+
+
+def names(workdirs: Sequence[str]) -> list[str]:
+    """The shortest ending of each path that no other has."""
+    parts = [epath.Path(path).absolute().parts for path in workdirs]
+
+    def ending(own: tuple[str, ...]) -> str:
+        others = [each for each in parts if each != own]
+        depth = next((depth for depth in range(1, len(own)) if all(own[-depth:] != each[-depth:] for each in others)), len(own))
+        return "/".join(own[-depth:])
+
+    return [ending(own) for own in parts]
+
+
+def relative(folder: epath.Path, target: epath.Path) -> str | None:
+    """The folder as a link of the page at `target`; None where there is none, as between a bucket and a disk."""
+    if "://" in str(folder) or "://" in str(target):
+        return None
+    way = os.path.relpath(os.path.abspath(folder), os.path.abspath(target.parent))
+    return "" if way == "." else quote(way, errors="surrogateescape") + "/"
+
+
+def write(target: epath.Path, content: bytes) -> None:
+    """Writes the page in one piece, so that one that is open in a browser is never half of two."""
+    fresh = target.with_name(f"{target.name}.new")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(target)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise UserError(f"{target} cannot be written ({error.strerror}): give another --out") from error

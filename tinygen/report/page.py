@@ -1,0 +1,200 @@
+"""The page's HTML: tables and lists made here, charts and pictures by its own script. Whatever a run's files say is escaped."""
+
+import html
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from tinygen.report.run import Run, ago, clock
+
+
+def render(
+    runs: Sequence[Run], links: Sequence[str | None], notes: Sequence[str], data: Mapping[str, Any], blobs: Sequence[str], now: float
+) -> str:
+    """The whole page. links: where each run's folder is, seen from the page, or None; blobs: data URIs, in the order that `data` counts."""
+    parts = {
+        "title": text(f"{', '.join(run.name for run in runs)} – tinygen report"),
+        "style": asset("page.css"),
+        "heading": text(" · ".join(run.name for run in runs)),
+        "made": text(clock(now)),
+        "runs": "".join(card(index, run, now) for index, run in enumerate(runs)),
+        "notices": notices(runs, notes),
+        "evaluations": evaluations(runs),
+        "settings": settings(runs),
+        "events": events(runs),
+        "files": "".join(files(run, link) for run, link in zip(runs, links, strict=True)),
+        "data": as_script(data),
+        "plot": asset("plot.js"),
+        "curves": asset("curves.js"),
+        "script": asset("page.js"),
+        "blobs": "".join(f'<script type="text/plain" id="picture-{index}">{blob}</script>\n' for index, blob in enumerate(blobs)),
+    }
+    pieces = asset("page.html").split("{{")
+    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+
+
+def asset(name: str) -> str:
+    return resources.files("tinygen.report").joinpath(name).read_text("utf-8")
+
+
+def text(value: Any) -> str:
+    return html.escape(str(value))
+
+
+def as_script(value: Any) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element or begin a comment."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def shown(value: Any) -> str:
+    """A value of a config or an event, as people write it."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def table(head: Sequence[str], rows: Sequence[str], label: str, attributes: str = "") -> str:
+    """Rows of HTML under plain headings, in a box of its own that scrolls."""
+    cells = "".join(f'<th scope="col">{text(each)}</th>' for each in head)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(label)}"><table {attributes}>'
+        f"<thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def card(index: int, run: Run, now: float) -> str:
+    """A run's name, state, last numbers and what it ran on."""
+    state = run.status(now)
+    rate, batch = run.recent("steps_per_s"), run.settings.get("batch_size")
+    numbers = [
+        ("loss, mean of the last 5 %", _figure(run.recent("loss"))),
+        ("held out, averaged weights", _figure(run.last("eval_ema_loss"))),
+        ("held out, raw weights", _figure(run.last("eval_loss"))),
+        ("steps/s", _figure(rate)),
+        ("examples/s", f"{rate * batch:,.0f}" if rate is not None and isinstance(batch, int) else ""),
+    ]
+    tiles = "".join(f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd></div>" for label, value in numbers if value)
+    facts = "".join(f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd></div>" for label, value in _facts(run, now) if value)
+    return (
+        f'<article class="run" style="--run: var(--series-{index % 8})"><h2><span class="chip"></span>{text(run.name)} '
+        f'<span class="state {state.split()[0]}">{text(state)}</span></h2>'
+        f'<dl class="tiles">{tiles}</dl><dl class="facts">{facts}</dl></article>'
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _facts(run: Run, now: float) -> list[tuple[str, str]]:
+    known, count = run.manifest, run.manifest.get("parameters")
+    device = f"{known.get('device_count', 1)} × {known['device_kind']}" if "device_kind" in known else str(run.start.get("device", ""))
+    model, objective, source = (run.settings.get(f"{part}.name", "?") for part in ("model", "objective", "data"))
+    flops, rate = known.get("flops_per_step"), run.recent("steps_per_s")
+    arithmetic = f"{flops * rate / 1e12:.3g} TFLOP/s" if isinstance(flops, int | float) and rate else ""
+    wait, memory = run.recent("data_wait"), run.last("memory_gib")
+    versions = known.get("versions")
+    packages = (
+        ", ".join(f"{name} {number}" for name, number in versions.items() if number != "unknown") if isinstance(versions, Mapping) else ""
+    )
+    return [
+        ("recipe", str(run.start.get("recipe", ""))),
+        ("model", f"{model} by {objective} on {source}" if run.settings else ""),
+        ("parameters", f"{count:,}" if isinstance(count, int) else ""),
+        ("device", device),
+        ("device use", "; ".join(filter(None, [arithmetic, f"{wait:.1%} waiting for data" if wait is not None else ""]))),
+        ("memory", f"{memory:.2f} GiB" if memory is not None else ""),
+        ("last line", f"{clock(run.last_written)}, {ago(now - run.last_written)}" if run.last_written else ""),
+        ("versions", packages),
+        ("revision", str(known.get("revision", ""))),
+    ]
+
+
+def notices(runs: Sequence[Run], notes: Sequence[str]) -> str:
+    lines = [f"{run.name}: {problem}" if len(runs) > 1 else problem for run in runs for problem in run.problems] + list(notes)
+    if not lines:
+        return ""
+    return f'<aside class="notices" aria-label="Notices"><ul>{"".join(f"<li>{text(line)}</li>" for line in lines)}</ul></aside>'
+
+
+def evaluations(runs: Sequence[Run]) -> str:
+    lines = [(run, line) for run in runs for line in run.evaluations]
+    if not lines:
+        return "<p class=quiet>None yet: <code>tinygen eval --ckpt=…</code> adds a line.</p>"
+    names = list(dict.fromkeys(name for _, line in lines for name in line))
+    named = len(runs) > 1
+    rows = [
+        f"<tr>{_named(run) if named else ''}"
+        + "".join(f"<td>{text(shown(line[name])) if name in line else ''}</td>" for name in names)
+        + "</tr>"
+        for run, line in lines
+    ]
+    return table([*(["run"] if named else []), *names], rows, "Evaluations")
+
+
+def settings(runs: Sequence[Run]) -> str:
+    """Every key with its value in each run. A row that differs between runs or from a recipe is marked."""
+    keys = sorted({key for run in runs for key in run.settings})
+    if not keys:
+        return "<p class=quiet>There is no config.json that can be read.</p>"
+    rows = []
+    for key in keys:
+        values = [shown(run.settings[key]) if key in run.settings else None for run in runs]
+        apart, cells = len(set(values)) > 1, ""
+        changed = [key in run.changed for run in runs]
+        for run, value, own in zip(runs, values, changed, strict=True):
+            was = f' <span class="was">recipe: {text(shown(run.changed[key]))}</span>' if own else ""
+            cells += f"<td{' class=changed' if own else ''}>{'–' if value is None else text(value)}{was}</td>"
+        rows.append(f'<tr{" class=differs" if apart or any(changed) else ""}><th scope="row">{text(key)}</th>{cells}</tr>')
+    return table(["key", *(run.name for run in runs)], rows, "Configuration", 'id="settings"')
+
+
+def events(runs: Sequence[Run]) -> str:
+    lines = [(run, event) for run in runs for event in run.events]
+    lines.sort(key=lambda pair: str(pair[1].get("time", "")))
+    if not lines:
+        return "<p class=quiet>None are recorded.</p>"
+    rows = []
+    for run, event in lines:
+        rest = {key: value for key, value in event.items() if key not in ("time", "step", "event")}
+        said = "<br>".join(f"<span class=field>{text(key)}</span> {text(_sentence(value))}" for key, value in rest.items())
+        when = text(str(event.get("time", "")).replace("T", " "))
+        what = f"<td>{text(event.get('step', ''))}</td><td>{text(event.get('event', ''))}</td><td class=details>{said}</td>"
+        rows.append(f"<tr><td class=when>{when}</td>{_named(run) if len(runs) > 1 else ''}{what}</tr>")
+    return table(["time", *(["run"] if len(runs) > 1 else []), "step", "event", "details"], rows, "Events")
+
+
+def _named(run: Run) -> str:
+    return f"<td class=name>{text(run.name)}</td>"
+
+
+def _sentence(value: Any) -> str:
+    """Changes as `key: old → new`, anything else as it is written."""
+    if not isinstance(value, Mapping):
+        return shown(value)
+    parts = []
+    for key, each in value.items():
+        pair = [each.get("from"), each.get("to")] if isinstance(each, Mapping) and {"from", "to"} <= each.keys() else each
+        parts.append(
+            f"{key}: {shown(pair[0])} → {shown(pair[1])}" if isinstance(pair, list) and len(pair) == 2 else f"{key}: {shown(each)}"
+        )
+    return ", ".join(parts) or "nothing"
+
+
+def files(run: Run, link: str | None) -> str:
+    """Links to what the folder holds, and the commands that go on from it."""
+    folder = str(run.folder)
+    names = ("config.json", "manifest.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "codec/codec.json", "samples", "checkpoints")
+    there = [name for name in names if (run.folder / name).exists()]
+    items = "".join(
+        f'<li><a href="{text(link + name)}">{text(name)}</a></li>' if link is not None else f"<li>{text(name)}</li>" for name in there
+    )
+    commands = [f"tinygen sample --ckpt={shlex.quote(folder)}"] if run.checkpoints else []
+    commands.append(f"tensorboard --logdir={shlex.quote(folder)}")
+    steps = f"<p>Checkpoints at steps {text(', '.join(f'{step:,}' for step in run.checkpoints))}.</p>" if run.checkpoints else ""
+    return (
+        f"<article><h3>{text(run.name)}</h3><p class=path>{text(folder)}</p><ul class=links>{items}</ul>{steps}"
+        f"<pre>{text(chr(10).join(commands))}</pre></article>"
+    )

@@ -1,0 +1,105 @@
+"""The pictures of a report, each stored once and as small as its budget asks."""
+
+import base64
+import dataclasses
+import functools
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from etils import epath
+from PIL import Image
+
+BUDGET = 12_000_000  # characters of all pictures together, in base64
+WEBP_SIDE = 16383  # the format's limit
+
+
+@dataclasses.dataclass
+class Picture:
+    """A picture as the page holds it."""
+
+    width: int
+    height: int
+    data: str  # a data: URI
+
+
+@dataclasses.dataclass
+class Album:
+    """Pictures by their path, and what had to be done or left out to hold them."""
+
+    pictures: dict[epath.Path, Picture]
+    problems: dict[epath.Path, str]
+    note: str = ""
+
+    @property
+    def characters(self) -> int:
+        return sum(len(picture.data) for picture in self.pictures.values())
+
+
+def pack(groups: Sequence[Sequence[epath.Path]], budget: int = BUDGET) -> Album:
+    """Pictures without loss if they fit the budget, else as lossy WebP, else fewer of each group: its first and its last stay.
+
+    Beside the WebP stands the file itself, where it is the smaller.
+    """
+    album = Album({}, {})
+    paths = [path for group in groups for path in group]
+    album.pictures = _encode(paths, _lossless, album.problems)
+    whole = album.characters
+    if whole <= budget:
+        return album
+    for quality in (90, 75):
+        lossy = _encode(list(album.pictures), functools.partial(_lossy, quality), album.problems)
+        album.pictures = {path: min(stored, lossy[path], key=lambda each: len(each.data)) for path, stored in album.pictures.items()}
+        album.note = (
+            f"Pictures are lossy WebP (quality {quality}): without loss they take {whole / 1e6:.3g} MB, allowed are {budget / 1e6:.3g}."
+        )
+        if album.characters <= budget:
+            return album
+    packed, share = album.pictures, budget / album.characters
+    readable = [[path for path in group if path in packed] for group in groups]
+    while album.characters > budget and any(len(group) > 2 for group in readable):
+        readable = [_spread(group, math.floor(len(group) * min(share, 0.95))) for group in readable]
+        album.pictures = {path: packed[path] for group in readable for path in group}
+        share = 0.95
+    album.note += f" Even so only {len(album.pictures)} of {len(packed)} fit; the others are in the folder."
+    return album
+
+
+def _spread(items: list[epath.Path], count: int) -> list[epath.Path]:
+    """`count` of the items (two at least, if there are two), evenly spread, the first and the last among them."""
+    count = max(2, count)
+    return items if len(items) <= count else [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
+
+
+def _encode(
+    paths: list[epath.Path], encode: Callable[[epath.Path, Image.Image], bytes], problems: dict[epath.Path, str]
+) -> dict[epath.Path, Picture]:
+    pictures = {}
+    for path in paths:
+        try:
+            with Image.open(io.BytesIO(path.read_bytes())) as image:
+                image.load()
+                content = encode(path, image)
+                kind = "png" if content.startswith(b"\x89PNG") else "webp"
+                pictures[path] = Picture(image.width, image.height, f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            problems[path] = str(error)
+    return pictures
+
+
+def _lossless(path: epath.Path, image: Image.Image) -> bytes:
+    stored = path.read_bytes()
+    if max(image.size) > WEBP_SIDE:
+        return stored
+    return min(stored, _webp(image, lossless=True, quality=50, method=2), key=len)
+
+
+def _lossy(quality: int, path: epath.Path, image: Image.Image) -> bytes:
+    return path.read_bytes() if max(image.size) > WEBP_SIDE else _webp(image, quality=quality, method=2)
+
+
+def _webp(image: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "WEBP", **options)
+    return buffer.getvalue()

@@ -1,0 +1,253 @@
+"""One run's folder, read whatever state it is in: what can be read is kept, what cannot is named in `problems`."""
+
+import dataclasses
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from tinygen.errors import UserError
+
+MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
+PICTURE = re.compile(r"(\d+)(?:-(.+))?\.png")
+QUIET = 15 * 60  # seconds without a new line after which a run is no longer called running
+
+
+@dataclasses.dataclass
+class Series:
+    """One number of a run through its steps, ascending. `values` holds NaN where the number was not finite."""
+
+    steps: np.ndarray  # int64 [N]
+    values: np.ndarray  # float64 [N]
+
+
+@dataclasses.dataclass
+class Run:
+    """What a workdir holds. Every part may be empty: a run that has just begun, an older one, a damaged one.
+
+    settings: config.json, each leaf under its dotted name
+    grids: {name: {step: PNG file}}; the objective's samples are named "samples"
+    examples: the labels and captions of data.png, in its order
+    """
+
+    folder: epath.Path
+    name: str
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
+    series: dict[str, Series] = dataclasses.field(default_factory=dict)
+    events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    grids: dict[str, dict[int, epath.Path]] = dataclasses.field(default_factory=dict)
+    examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    checkpoints: list[int] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    last_written: float | None = None
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """The newest start event: the recipe and what this run changed in it."""
+        return next((event for event in reversed(self.events) if event.get("event") == "start"), {})
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """{dotted key: the recipe's value} of what the command line changed."""
+        changed = self.start.get("changed")
+        return (
+            {key: pair[0] if isinstance(pair, list) and pair else pair for key, pair in changed.items()}
+            if isinstance(changed, dict)
+            else {}
+        )
+
+    @property
+    def step(self) -> int:
+        """The last step known of."""
+        steps = [int(series.steps[-1]) for series in self.series.values()] + [max(grids) for grids in self.grids.values()]
+        return max([*steps, *self.checkpoints, 0])
+
+    def last(self, name: str) -> float | None:
+        """The newest finite value of a series."""
+        finite = self.series[name].values[np.isfinite(self.series[name].values)] if name in self.series else np.empty(0)
+        return float(finite[-1]) if finite.size else None
+
+    def recent(self, name: str) -> float | None:
+        """The mean of a series over the last twentieth of its steps: one noisy line says little."""
+        if self.last(name) is None:
+            return None
+        series = self.series[name]
+        late = series.values[series.steps >= 0.95 * series.steps[-1]]
+        return float(np.nanmean(late)) if np.isfinite(late).any() else self.last(name)
+
+    def status(self, now: float) -> str:
+        """finished | stopped | running | unfinished, and where."""
+        total = self.settings.get("train.steps")
+        where = f"at step {self.step:,}" + (f" of {total:,}" if isinstance(total, int) else "")
+        newest = next((event["event"] for event in reversed(self.events) if event.get("event") in ("start", "stopped", "finished")), None)
+        if (isinstance(total, int) and self.step >= total) or newest == "finished":
+            return f"finished {where}"
+        if newest == "stopped":
+            return f"stopped {where}"
+        return f"{'running' if self.last_written and now - self.last_written < QUIET else 'unfinished'} {where}"
+
+
+def read(path: str, name: str) -> Run:
+    """The run in a folder. Raises UserError where there is none."""
+    run = Run(epath.Path(path), name)
+    if not run.folder.exists():
+        raise UserError(f"--workdir={path}: there is no such folder (several are separated by commas)")
+    if not run.folder.is_dir():
+        raise UserError(f"--workdir={path} is a file: give the folder of a run")
+    if not any((run.folder / mark).exists() for mark in MARKS):
+        raise UserError(f"--workdir={path} holds no run: there is none of {', '.join(MARKS)} in it")
+    run.settings = flatten(_object(run, "config.json"))
+    run.manifest = _object(run, "manifest.json")
+    run.series = _series(run)
+    run.evaluations = list(_lines(run, "eval.jsonl"))
+    run.events = _events(run)
+    run.grids = _grids(run)
+    run.examples = _examples(run)
+    checkpoints = run.folder / "checkpoints"
+    run.checkpoints = sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.is_dir() else []
+    return run
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"optim.lr": 1e-3, ...}: every leaf under its dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _object(run: Run, name: str) -> dict[str, Any]:
+    path = run.folder / name
+    if not path.exists():
+        run.problems.append(f"{name} is missing")
+        return {}
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        run.problems.append(f"{name} is damaged: {error}")
+        return {}
+    if not isinstance(content, dict):
+        run.problems.append(f"{name} is damaged: it holds no object")
+        return {}
+    return content
+
+
+def _lines(run: Run, name: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines. A torn last line belongs to a run that is writing it, and is left out in silence."""
+    path = run.folder / name
+    try:
+        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+    except OSError as error:
+        run.problems.append(f"{name} cannot be read: {error.strerror}")
+        return
+    torn = []
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        try:
+            content = json.loads(line)
+        except ValueError:
+            content = None
+        if isinstance(content, dict):
+            yield content
+        elif line.strip() and line.endswith("\n"):
+            torn.append(number)
+    if torn:
+        run.problems.append(f"{name}: {len(torn)} damaged line(s) left out, the first is line {torn[0]}")
+
+
+def _series(run: Run) -> dict[str, Series]:
+    """The columns of metrics.jsonl. Of lines with the same step the later one holds: it was written after a restart."""
+    path = run.folder / "metrics.jsonl"
+    if not path.exists():
+        run.problems.append("metrics.jsonl is missing: no curves")
+        return {}
+    run.last_written = path.stat().mtime
+    lines, strange = {}, set()
+    for line in _lines(run, "metrics.jsonl"):
+        step = line.pop("step", None)
+        if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**53:
+            lines[step] = line
+        else:
+            strange.add("step")
+    columns: dict[str, tuple[list[int], list[float]]] = {}
+    for step in sorted(lines):
+        for name, value in lines[step].items():
+            if isinstance(value, int | float):
+                steps, values = columns.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(_finite(value))
+            else:
+                strange.add(name)
+    if strange:
+        run.problems.append(f"metrics.jsonl: no numbers, so not drawn: {', '.join(sorted(strange))}")
+    if not columns:
+        run.problems.append("metrics.jsonl holds no numbers yet: no curves")
+    series = {name: Series(np.array(steps, np.int64), np.array(values)) for name, (steps, values) in columns.items()}
+    holes = {name: int(np.isnan(each.values).sum()) for name, each in series.items() if np.isnan(each.values).any()}
+    if holes:
+        run.problems.append("metrics.jsonl: not finite " + ", ".join(f"{name} ({count}x)" for name, count in holes.items()))
+    return series
+
+
+def _finite(value: float) -> float:
+    """NaN for infinities too, and for integers that no float can hold."""
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _events(run: Run) -> list[dict[str, Any]]:
+    """events.jsonl, and those changes of the configuration that only the older config_changes.jsonl tells."""
+    events = list(_lines(run, "events.jsonl"))
+    told = [event.get("changes") for event in events]
+    older = [{"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl") if changes not in told]
+    return older + events
+
+
+def _grids(run: Run) -> dict[str, dict[int, epath.Path]]:
+    folder = run.folder / "samples"
+    grids: dict[str, dict[int, epath.Path]] = {}
+    others = 0
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        match = PICTURE.fullmatch(path.name)
+        if match:
+            grids.setdefault(match[2] or "samples", {})[int(match[1])] = path
+        else:
+            others += 1
+    if not grids:
+        run.problems.append("samples/ holds no pictures")
+    if others:
+        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png: not shown here")
+    return dict(sorted(grids.items(), key=lambda item: (item[0] != "samples", item[0])))
+
+
+def _examples(run: Run) -> list[dict[str, Any]]:
+    path = run.folder / "data.json"
+    if not path.exists():
+        return []
+    try:
+        examples = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        run.problems.append(f"data.json is damaged: {error}")
+        return []
+    return [example for example in examples if isinstance(example, dict)] if isinstance(examples, list) else []
+
+
+def ago(seconds: float) -> str:
+    """How long ago, in the largest unit that says it."""
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        count = int(seconds // length)
+        if count > 0:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "now"
+
+
+def clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
