@@ -336,9 +336,10 @@ def test_help_lists_every_command(capsys):
 @pytest.mark.parametrize(
     ("name", "own", "others"),
     [
-        ("train", ["--config", "--workdir"], ["--ckpt", "--num"]),
+        ("train", ["--config", "--workdir", "--describe"], ["--ckpt", "--num"]),
         ("sample", ["--ckpt", "--labels", "--nfe"], ["--workdir"]),
         ("eval", ["--ckpt"], ["--num"]),
+        ("report", ["--workdir", "--out"], ["--ckpt"]),
     ],
 )
 def test_a_commands_help_shows_its_own_flags_only(capsys, name, own, others):

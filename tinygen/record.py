@@ -87,8 +87,9 @@ class Record:
         self.writer.write_images(step, {name: picture[None]})
 
     @contextlib.contextmanager
-    def aside(self, what: str) -> Iterator[None]:
-        """Work that is not a training step: named on the bar, and kept out of the rate."""
+    def aside(self, what: str, state: Any) -> Iterator[None]:
+        """Work on `state` that is not a training step: named on the bar, and kept out of the rate, unlike the step that it waits for."""
+        jax.block_until_ready(state)
         began = time.perf_counter()
         self.progress.update(self.task, description=what)
         yield

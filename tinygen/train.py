@@ -83,16 +83,16 @@ def run(
                 extra: dict[str, float] = {}
                 leaving = bool(stop) or step == steps
                 if due(step, train.eval_every) or (train.eval_every and step == steps):
-                    with record.aside("evaluating"):
+                    with record.aside("evaluating", state):
                         extra = evaluate(state)
                 pending = (step, metrics, extra)
                 if train.preview_every and (preview_due(step, train.preview_every) or step == steps):
-                    with record.aside("drawing samples"):
+                    with record.aside("drawing samples", state):
                         show(record, workdir, step, preview(state), source.codec)
                 if due(step, train.checkpoint_every) or leaving:
                     flush(record, pending, skipped, train.log_every, steps)
                     pending = None
-                    with record.aside("saving"):
+                    with record.aside("saving", state):
                         checkpoint.save(manager, step, state, config, source.codec, manifest)
                 if step == start + 1:
                     jax.block_until_ready(state)

@@ -1,0 +1,96 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+from etils import epath
+
+from tinygen import record
+
+
+class Clock:
+    """Time that passes only when told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+class Computing:
+    """A state that is ready `seconds` after somebody begins to wait for it."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def block_until_ready(self):
+        self.clock.passes(self.seconds)
+        return self
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(record, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def kept(clock, monkeypatch, tmp_path):
+    """A record of a run from step 0, and what it wrote; its other writers are left out."""
+    silent = SimpleNamespace(write_scalars=lambda step, values: None, write_images=lambda step, images: None, close=lambda: None)
+    monkeypatch.setattr(record, "make_writer", lambda workdir, extra, settings: silent)
+    with record.Record(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
+        yield made, lambda: [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_rate_is_of_the_steps_since_the_last_line(kept, clock):
+    made, lines = kept
+    clock.passes(4)
+    made.scalars(10, {"loss": 1.0})
+    clock.passes(2)
+    made.scalars(20, {"loss": 1.0})
+    assert [line["steps_per_s"] for line in lines()] == [2.5, 5.0]
+
+
+def test_work_aside_is_no_training_time_but_the_step_that_it_waits_for_is(kept, clock):
+    made, lines = kept
+    clock.passes(1)
+    with made.aside("evaluating", Computing(clock, 3)):
+        clock.passes(50)
+    clock.passes(1)
+    made.scalars(10, {"loss": 1.0})
+    assert lines()[0]["steps_per_s"] == 10 / (1 + 3 + 1)
+
+
+def test_the_share_of_the_time_that_was_waited_for_data_is_told(kept, clock):
+    made, lines = kept
+    for _ in range(2):
+        with made.waiting():
+            clock.passes(1)
+        clock.passes(3)
+    made.scalars(2, {"loss": 1.0})
+    clock.passes(1)
+    made.scalars(3, {"loss": 1.0})
+    assert [line["data_wait"] for line in lines()] == [0.25, 0.0]
+
+
+def test_what_came_before_the_clock_was_restarted_counts_for_nothing(kept, clock):
+    made, lines = kept
+    with made.waiting():
+        clock.passes(30)
+    made.restart_clock(1)
+    clock.passes(2)
+    made.scalars(5, {"loss": 1.0})
+    assert (lines()[0]["steps_per_s"], lines()[0]["data_wait"]) == (2.0, 0.0)
+
+
+def test_memory_is_that_of_the_fullest_device_or_of_the_process(monkeypatch):
+    devices = [SimpleNamespace(memory_stats=lambda size=size: {"peak_bytes_in_use": size}) for size in (2**30, 3 * 2**30)]
+    monkeypatch.setattr(record.jax, "local_devices", lambda: devices)
+    assert record.memory_gib() == 3.0
+    monkeypatch.setattr(record.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
+    assert 0.05 < record.memory_gib() < 1000
