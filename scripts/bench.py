@@ -1,8 +1,12 @@
-"""What the training loop costs beside the step that it runs.
+"""What the training loop costs beside the step that it runs, and how fast the steps of two recipes are side by side.
 
     python scripts/bench.py loop [--config=configs/dit_digits.py] [--steps=300] [--json=FILE]
+    python scripts/bench.py steps --configs A.py:wide A.py:deep --shape=32,32,3 --batch_size=8 [--rounds=6] [--json=FILE]
 
-Blocks of the real loop (tinygen/train.py: data, logging at the recipe's cadence, progress bar; previews, evaluations and
+`steps`: the jitted training steps of the recipes take turns, one step each, in an order that turns round every time, on noise
+of the given shape with ten labels; each is compared with the first recipe's in the same round.
+
+`loop`: blocks of the real loop (tinygen/train.py: data, logging at the recipe's cadence, progress bar; previews, evaluations and
 saves off) take turns with blocks of the bare jitted step on one batch that stays on the device. Each block of the loop is
 compared with the mean of the bare blocks before and after it, so that a machine that slows down or speeds up does not
 count. Every block ends with a wait for the device. Goal: an overhead of at most 3 %.
@@ -11,6 +15,7 @@ A busy machine gives false numbers: the script measures first whether it is idle
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -18,6 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +40,28 @@ def main(argv: list[str] | None = None) -> int:
     loop.add_argument("--steps", type=int, default=300, metavar="N", help="steps of the loop to time, in blocks of the recipe's log_every")
     loop.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
     loop.add_argument("--force", action="store_true", help="measure although the machine is busy")
+    steps = what.add_parser("steps", help="the training steps of several recipes, side by side")
+    steps.add_argument(
+        "--configs", nargs="+", required=True, metavar="PATH[:VARIANT]", help="recipes; the first is what others are compared with"
+    )
+    steps.add_argument("--shape", default="32,32,3", metavar="H,W,C", help="of an example")
+    steps.add_argument("--batch_size", type=int, default=8, metavar="B")
+    steps.add_argument("--rounds", type=int, default=6, metavar="N", help="steps of each recipe to time")
+    steps.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
+    steps.add_argument("--force", action="store_true", help="measure although the machine is busy")
     arguments = parser.parse_args(argv)
 
     busy = busy_share()
     if busy > BUSY and not arguments.force:
         print(f"bench: others use {busy:.0%} of this machine's processors: numbers would be false (--force to measure)", file=sys.stderr)
         return 2
-    result = {**measure_loop(arguments.config, arguments.steps), "busy_before": round(busy, 3)}
-    print(table(result))
+    if arguments.what == "loop":
+        result = {**measure_loop(arguments.config, arguments.steps), "busy_before": round(busy, 3)}
+        print(table(result))
+    else:
+        shape = tuple(map(int, arguments.shape.split(",")))
+        result = {**measure_steps(arguments.configs, shape, arguments.batch_size, arguments.rounds), "busy_before": round(busy, 3)}
+        print(steps_table(result))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
@@ -133,6 +153,74 @@ def measure_loop(recipe: str, steps: int) -> dict[str, Any]:
         "overhead": statistics.median(overheads),
         "goal": GOAL,
     }
+
+
+def measure_steps(recipes: list[str], shape: tuple[int, ...], batch_size: int, rounds: int) -> dict[str, Any]:
+    """Seconds of each recipe's step, round by round."""
+    from tinygen import runtime
+
+    runtime.keep_memory()
+    import jax
+    import numpy as np
+
+    from tinygen import build, checkpoint, train
+    from tinygen import config as schema
+    from tinygen.data.codec import Codec, Field
+    from tinygen.state import graph_of, init_state
+
+    spec = {"x": Field(shape=shape, dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=9)}
+    codec, noise = Codec(kind="image", spec=spec, labels=tuple("0123456789")), np.random.default_rng(0)
+    x = noise.uniform(-1, 1, (batch_size, *shape)).astype(np.float32)
+    label = noise.integers(0, 10, batch_size).astype(np.int32)
+
+    def prepared(recipe: str) -> tuple[Callable[[Any], Any], Any, int]:
+        """(state -> the next one, a state, its parameters), compiled and warm."""
+        config = schema.change(schema.load(recipe), dict(batch_size=batch_size))
+        parts = build.parts(config, codec)
+        init = functools.partial(init_state, parts.create, train.optimizer(config)[0], config.seed)
+        shardings = parts.layout.shardings(jax.eval_shape(init))
+        take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
+        batch = parts.layout.put({"x": x, "label": label})
+
+        def advance(state: Any) -> Any:
+            with jax.set_mesh(parts.layout.mesh):
+                return jax.block_until_ready(take_step(state, batch)[0])
+
+        state = advance(jax.jit(init, out_shardings=shardings)())
+        return advance, state, checkpoint.count(state.params)
+
+    steps, states, sizes = map(list, zip(*map(prepared, recipes), strict=True))
+    seconds: list[list[float]] = [[] for _ in recipes]
+    for number in range(rounds):
+        order = list(range(len(recipes)))
+        for index in order if number % 2 == 0 else reversed(order):
+            start = time.perf_counter()
+            states[index] = steps[index](states[index])
+            seconds[index].append(time.perf_counter() - start)
+    return {
+        "recipes": recipes,
+        "parameters": sizes,
+        "shape": shape,
+        "batch_size": batch_size,
+        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "jax": jax.__version__,
+        "seconds": seconds,
+        "speed": [statistics.median(a / b for a, b in zip(seconds[0], own, strict=True)) for own in seconds],
+    }
+
+
+def steps_table(result: dict[str, Any]) -> str:
+    """What a person reads."""
+    width = max(map(len, result["recipes"]))
+    lines = [
+        f"batch {result['batch_size']} of {result['shape']}, {result['devices']}, JAX {result['jax']}",
+        f"{'recipe':<{width}}  parameters    steps/s   to the first   (medians of {len(result['seconds'][0])} rounds)",
+    ]
+    rows = zip(result["recipes"], result["parameters"], result["seconds"], result["speed"], strict=True)
+    lines += [f"{name:<{width}}  {size:>10,} {1 / statistics.median(own):10.3f} {speed:13.2f}x" for name, size, own, speed in rows]
+    if result["busy_before"] > BUSY:
+        lines.append(f"FALSE NUMBERS: others used {result['busy_before']:.0%} of the processors before the run.")
+    return "\n".join(lines)
 
 
 def table(result: dict[str, Any]) -> str:

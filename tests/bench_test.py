@@ -64,3 +64,15 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
     for bare_ms, loop_ms, overhead in zip(result["bare_ms"], result["loop_ms"], result["overheads"], strict=True):
         assert overhead == pytest.approx(loop_ms / bare_ms - 1)
     assert "median" in capsys.readouterr().out
+
+
+def test_the_steps_of_two_recipes_take_turns_and_are_compared_round_by_round(bench, recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "busy_share", lambda: 0.0)
+    arguments = ["--configs", str(recipe), str(recipe), "--shape=8,8,3", "--batch_size=8", "--rounds=3", f"--json={tmp_path / 'b.json'}"]
+    assert bench.main(["steps", *arguments]) == 0
+    result = json.loads((tmp_path / "b.json").read_text())
+    assert result["parameters"][0] == result["parameters"][1] > 0
+    assert [len(own) for own in result["seconds"]] == [3, 3]
+    ratios = sorted(a / b for a, b in zip(*result["seconds"], strict=True))
+    assert result["speed"] == pytest.approx([1.0, ratios[1]])
+    assert capsys.readouterr().out.count("recipe.py") == 2
