@@ -283,11 +283,11 @@ def test_where_an_authors_builder_fails_its_reason_is_given(tmp_path):
 
 
 def test_a_set_without_random_access_is_refused_with_what_to_do():
-    def as_data_source(split):
+    def as_data_source(split, decoders):
         raise NotImplementedError("Random access data source for file format FileFormat.TFRECORD is not supported")
 
     stored = SimpleNamespace(
         as_data_source=as_data_source, data_path="here", info=SimpleNamespace(file_format=library.core.FileFormat.TFRECORD)
     )
     with pytest.raises(UserError, match=r"prepared as tfrecord, which has no random access.\nGive another config.data.data_dir"):
-        tfds._rows(stored, "train")
+        tfds._rows(stored, "train", "image")

@@ -1,5 +1,6 @@
 """The loop: restore, step, log, preview, evaluate, save. It never asks which model, objective or data set it runs."""
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -67,17 +68,15 @@ def run(
         state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
         evaluate = make_evaluation(config, source, parts, graphdef)
         preview = make_preview(config, source, parts, graphdef)
-        batches = device_batches(config, source, parts, int(state.guard["attempt"]), start)
         skipped = int(state.guard["skipped"])
         with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
+            batches = device_batches(config, source, parts, int(state.guard["attempt"]), start, record.waiting)
             announce(workdir, state, start, steps, source)
             checkpoint.note(workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}))
             show_data(workdir, source, train.preview_num)
             pending: tuple[int, Any, dict[str, float]] | None = None
             for step in range(start + 1, steps + 1):
-                with record.waiting():
-                    batch = next(batches)
-                state, metrics = take_step(state, batch)
+                state, metrics = take_step(state, next(batches))
                 # The previous step's numbers are read while this one runs: the device never waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
@@ -132,14 +131,26 @@ def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
     return optim.make_optimizer(schedule, b1=keys.b1, b2=keys.b2, eps=keys.eps, weight_decay=keys.weight_decay, clip=keys.clip), schedule
 
 
-def device_batches(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[dict[str, jax.Array]]:
-    """Training batches from number `start` on, each already on its way to the devices when it is asked for; the first is checked."""
+def device_batches(
+    config: Config,
+    source: DataSource,
+    parts: build.Parts,
+    attempt: int,
+    start: int,
+    waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Iterator[dict[str, jax.Array]]:
+    """Training batches from number `start` on, each already on its way to the devices when it is asked for; the first is checked.
+
+    waiting: entered while a batch is awaited
+    """
     rows = parts.layout.rows(config.batch_size)
     reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
     first = next(reading)
     check_batch(first, source.codec)
     ahead = parts.layout.put(first)
-    for batch in reading:
+    while True:
+        with waiting():
+            batch = next(reading)
         current, ahead = ahead, parts.layout.put(batch)
         yield current
 

@@ -69,7 +69,7 @@ class DataSource:
     splits: "train" and "validation", by name
     fingerprint: changes when the data does; a run is not resumed on other data
     flip: mirror half of the training images [B, H, W, C], another half each epoch
-    summary: what was found, a line each: for the log
+    summary: what was found, a line each: for the log; by default the numbers of examples and the labels
     """
 
     codec: Codec
@@ -120,15 +120,20 @@ class DataSource:
         if num > len(train):
             raise UserError(f"config.data.overfit={num}: the training split has only {len(train)} examples")
         return dataclasses.replace(
-            self, splits={**self.splits, "train": FirstExamples(train, num)}, fingerprint=f"{self.fingerprint}[:{num}]"
+            self,
+            splits={**self.splits, "train": FirstExamples(train, num)},
+            fingerprint=f"{self.fingerprint}[:{num}]",
+            summary=(*self.about(), f"only the first {num} are trained on (config.data.overfit)"),
         )
 
     def about(self) -> list[str]:
         """What this is, a line each."""
-        counts = f"{len(self._split('train')):,} examples to train on, {len(self._split('validation')):,} held out"
+        if self.summary:
+            return list(self.summary)
         labels = self.codec.labels
         names = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "")
-        return [f"{counts}; {len(labels)} labels: {names}" if labels else counts, *self.summary]
+        counts = f"{len(self._split('train')):,} examples to train on, {len(self._split('validation')):,} held out"
+        return [f"{counts}; {len(labels)} labels: {names}" if labels else counts]
 
     def _split(self, name: str) -> Examples:
         if name not in self.splits:

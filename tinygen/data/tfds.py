@@ -8,6 +8,7 @@ an image shows.
 import contextlib
 import dataclasses
 import hashlib
+import io
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ PATIENCE = 6.0  # seconds that a server may take to answer before it counts as o
 class TfdsExamples:
     """A split of a prepared set.
 
-    rows: TFDS's random access
+    rows: TFDS's random access; images as the bytes of their files, so that they are decoded as everywhere else here
     image, label, caption: paths of features, "" for none
     options: of `pixels.fitted`
     """
@@ -51,7 +52,8 @@ class TfdsExamples:
 
     def take(self, indices: np.ndarray) -> Batch:
         rows = self._rows(indices)
-        batch = {"x": encode_pixels(np.stack([self._fitted(_at(row, self.image)) for row in rows]))}
+        images = [pixels.fitted(Image.open(io.BytesIO(_at(row, self.image)), formats=pixels.FORMATS), **self.options) for row in rows]
+        batch = {"x": encode_pixels(np.stack(images))}
         if self.label:
             batch["label"] = np.asarray([_at(row, self.label) for row in rows], np.int32)
         return batch
@@ -63,11 +65,6 @@ class TfdsExamples:
 
     def _rows(self, indices: np.ndarray) -> Any:
         return self.rows.__getitems__([int(index) for index in indices])
-
-    def _fitted(self, image: np.ndarray) -> np.ndarray:
-        if image.shape == shape_of(self.options):
-            return image
-        return pixels.fitted(Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image), **self.options)
 
 
 def tfds(
@@ -108,23 +105,21 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
     caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
     first, second = _splits(builder, train, validation)
     read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
-    spec = {"x": Field(shape=shape_of(options), dtype="float32", low=-1.0, high=1.0)}
+    spec = {"x": Field(shape=(side, side, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
     if label:
         spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
     # By its version, not its bytes: the same set may be compressed otherwise on another machine.
     counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     identity = f"{builder.info.full_name} {counts} {first} {second} {read} {flip}"
+    rows = {"train": _rows(builder, first, image), "validation": _rows(builder, second, image)}
+    said = f"{builder.info.full_name}: {len(rows['train']):,} images to train on ({first}), {len(rows['validation']):,} held out ({second})"
     return DataSource(
         codec=Codec(kind="image", spec=spec, labels=names),
-        splits={"train": TfdsExamples(rows=_rows(builder, first), **read), "validation": TfdsExamples(rows=_rows(builder, second), **read)},
+        splits={split: TfdsExamples(rows=each, **read) for split, each in rows.items()},
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
         flip=flip,
-        summary=(f"{builder.info.full_name}: {first} and {second}, in {builder.data_path}",),
+        summary=(f"{said}, in {builder.data_path}", f"{len(names)} labels: {', '.join(names[:12])}" if names else "no labels"),
     )
-
-
-def shape_of(options: Mapping[str, Any]) -> tuple[int, int, int]:
-    return options["size"], options["size"], options["channels"]
 
 
 def prepared(builder: Any) -> Any:
@@ -265,9 +260,12 @@ def _splits(builder: Any, train: str, validation: str) -> tuple[str, str]:
     return f"{train}[:95%]", f"{train}[95%:]"
 
 
-def _rows(builder: Any, split: str) -> Any:
+def _rows(builder: Any, split: str, image: str) -> Any:
+    decoders: Any = library.decode.SkipDecoding()
+    for name in reversed(image.split("/")):
+        decoders = {name: decoders}
     try:
-        return builder.as_data_source(split=split)
+        return builder.as_data_source(split=split, decoders=decoders)
     except NotImplementedError as error:
         raise UserError(
             f"{builder.data_path} was prepared as {builder.info.file_format.value}, which has no random access.\n"
