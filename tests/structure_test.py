@@ -30,7 +30,7 @@ LEVELS = [
     {"keys"},
     {"errors"},
 ]
-SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "sample", "evaluate", "checkpoint"}
+SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "sample", "evaluate", "checkpoint", "report.run"}
 
 
 def name_of(path):

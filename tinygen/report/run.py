@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from tinygen.config import flatten
 from tinygen.errors import UserError
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
@@ -113,14 +114,6 @@ def read(path: str, name: str) -> Run:
     checkpoints = run.folder / "checkpoints"
     run.checkpoints = sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.is_dir() else []
     return run
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"optim.lr": 1e-3, ...}: every leaf under its dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _object(run: Run, name: str) -> dict[str, Any]:
