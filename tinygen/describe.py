@@ -53,8 +53,9 @@ def parameters(params: Any) -> Table:
         rows[name][1] += math.prod(leaf.shape)
     total = checkpoint.count(params)
     table = Table(title=f"{total:,} parameters", title_justify="left", box=None, pad_edge=False)
-    for heading, justify in (("module", "left"), ("arrays", "right"), ("parameters", "right"), ("share", "right")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("module")
+    for heading in ("arrays", "parameters", "share"):
+        table.add_column(heading, justify="right")
     for name, (leaves, elements) in rows.items():
         table.add_row(name, f"{leaves}", f"{elements:,}", f"{elements / total:.1%}")
     return table

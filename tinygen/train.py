@@ -102,12 +102,14 @@ def run(
                 if leaving:
                     break
             manager.wait_until_finished()
-        if int(state.step) > start:
-            checkpoint.note(workdir, int(state.step), "stopped" if stop else "finished", **({"signal": stop.name} if stop else {}))
-        if stop:
-            logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, int(state.step))
+        reached = int(state.step)
+        if reached < steps:
+            checkpoint.note(workdir, reached, "stopped", signal=stop.name)
+            logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
         else:
-            logging.info("Done: %d steps in %s. Samples: tinygen sample --ckpt=%s", int(state.step), workdir, workdir)
+            if reached > start:
+                checkpoint.note(workdir, reached, "finished")
+            logging.info("Done: %d steps in %s. Samples: tinygen sample --ckpt=%s", reached, workdir, workdir)
     return state
 
 
