@@ -78,9 +78,9 @@ def test_a_size_that_a_tile_does_not_divide_is_warned_of_with_its_share(describe
     assert describe.uneven(counted, 8) == []
     assert describe.uneven(counted, 128) == [(72, work[0] / sum(work))]
     said = list(describe.advice(config, 8, abstract.params, counted))
-    assert said[0] == "padded to multiples of 8 (GPU, CPU), the products are 0.0% more work"
-    assert said[1] == f"padded to multiples of 128 (TPU), the products are {2 * work[1] / sum(work) - 1:.1%} more work"
-    assert said[2] == "  warning: 72 is no multiple: it counts as 128 in 36% of the work"
+    assert said[0] == "in tiles of 8 (GPU, CPU), the products are 0.0% more work"
+    assert said[1] == f"in tiles of 128 (TPU), the products are {2 * work[1] / sum(work) - 1:.1%} more work"
+    assert said[2] == "  warning: 72 (tokens) counts as 128, in 36% of the work"
     assert len(said) == 3
 
 
@@ -89,12 +89,32 @@ def test_sizes_that_cost_next_to_nothing_are_not_warned_of():
     assert describe.uneven(Products({Product(1, 12801, 128, 128): 1}), 128) == []  # all of it, but hardly larger when padded
 
 
-def test_the_width_and_the_batch_of_a_device_are_named(tiny, described):
+def test_sizes_are_named_by_where_they_come_from(tiny, described):
     _, _, abstract = described
-    counted = Products({Product(1, 64, 12, 64): 1})
-    said = list(describe.advice(tiny(model=dict(width=12, heads=3, mlp_multiple=12)), 16, abstract.params, counted))
-    assert "  warning: 12 (config.model.width) is no multiple: it counts as 16 in 100% of the work" in said
-    assert said[-1] == "  warning: a batch of 4 examples on a device is no multiple of 8"
+    config = tiny(model=dict(width=36, heads=3))
+    named = {size: describe.origin(size, config, abstract.params) for size in (36, 12, 192, 64 * 7, 7)}
+    assert named == {
+        36: " (config.model.width)",
+        12: " (config.model.width / heads)",
+        192: " (embed)",  # patches of 8 x 8 x 3
+        64 * 7: " (batch x 7)",
+        7: " (tokens)",
+    }
+
+
+def test_a_batch_that_leaves_a_device_few_examples_is_warned_of(tiny, described):
+    _, _, abstract = described
+    assert "  warning: 4 examples at once on a device (config.batch_size=64): better a multiple of 8" in describe.advice(
+        tiny(), 16, abstract.params, Products({Product(1, 64, 64, 64): 1})
+    )
+
+
+def test_what_padding_multiplies_is_told_as_a_factor_and_only_the_worst_sizes_are_named(described):
+    config, _, abstract = described
+    counted = Products({Product(1, size, size, 128): 1 for size in (3, 5, 7, 9, 11)})
+    said = list(describe.advice(config, 8, abstract.params, counted))
+    assert re.fullmatch(r"in tiles of 128 \(TPU\), the products are \d+ times the work", said[4])
+    assert len(said) == 2 + 2 * describe.WARNINGS
 
 
 def test_quantities_are_written_with_three_digits_and_a_prefix():

@@ -120,10 +120,14 @@ def test_a_bad_line_of_metadata_is_named(ten, line, said):
         source(ten)
 
 
-def test_a_caption_that_cannot_be_read_is_named(ten):
+def test_a_caption_that_cannot_be_read_is_named_and_counts_as_none(ten, monkeypatch):
+    warned = []
+    monkeypatch.setattr(folder_metadata.logging, "warning", lambda message, *values: warned.append(message % values))
+    before = captions(source(ten))
     (ten / "1.txt").write_bytes(b"\xff\xff")
-    with pytest.raises(UserError, match=r"1\.txt' cannot be read .* UTF-8"):
-        captions(source(ten))
+    assert captions(source(ten)) == {**before, "1.png": ""}
+    assert len(warned) == 1
+    assert "1.txt' counts as no caption" in warned[0]
 
 
 def test_metadata_that_cannot_be_read_are_named(ten, monkeypatch):

@@ -55,6 +55,17 @@ def test_a_recipe_fits_together_and_its_model_has_the_size_it_states(recipe):
         assert size == pytest.approx(claimed, rel=0.02)  # the project's rule for every size that it names
 
 
+@pytest.mark.parametrize(
+    ("variant", "data"),
+    [("smoke+folder", "folder"), ("folder+smoke", "folder"), ("celeb_a+deep+smoke", "celeb_a"), ("deep+smoke", "avatars")],
+)
+def test_variants_of_the_faces_add_up_in_any_order(variant, data):
+    recipe = next(path for path in RECIPES if path.stem == "dit_faces_80m")
+    config = schema.load(f"{recipe}:{variant}")
+    assert config.data.name == data
+    assert config.train.steps == 20
+
+
 def test_the_wide_and_the_deep_faces_are_80m_and_equal_within_two_percent():
     recipe = next(path for path in RECIPES if path.stem == "dit_faces_80m")
     wide, deep = (parameters(recipe, schema.load(f"{recipe}:{variant}")) for variant in ("wide", "deep"))

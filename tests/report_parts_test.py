@@ -171,7 +171,7 @@ def test_what_is_no_picture_is_named(tmp_path):
     path.write_text("no picture")
     album = pictures.pack([[path]])
     assert album.pictures == {}
-    assert "cannot identify" in album.problems[path]
+    assert "no picture" in album.problems[path]
 
 
 # The page

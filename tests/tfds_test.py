@@ -240,9 +240,11 @@ def test_a_run_shows_what_its_model_will_see_of_the_data(read, tmp_path):
         ("stripes", dict(size=8, label="knd"), "did you mean 'kind'?"),
         ("stripes", dict(size=8, label="attributes/age"), "unknown label"),
         ("stripes", dict(size=8, train="trian"), "Unknown split 'trian'"),
-        ("stripes", dict(size=8, validation="train[0:0]"), "split 'train[0:0]'"),
+        ("stripes", dict(size=8, validation="train[0:0]"), "split 'train[0:0]' of stripes: it is empty"),
         ("stripes", dict(size=8, fit="stretch"), "fit"),
         ("/nowhere/stripes/1.0.0", {}, "there is no such folder"),
+        ("./nowhere", {}, "there is no such folder"),
+        ("../nowhere", {}, "there is no such folder"),
     ],
 )
 def test_what_is_not_there_is_refused_in_words(read, dataset, keywords, said):
@@ -250,6 +252,14 @@ def test_what_is_not_there_is_refused_in_words(read, dataset, keywords, said):
         read(dataset, **keywords)
     assert said in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 2
+
+
+def test_what_a_set_does_not_have_is_refused_before_it_is_downloaded(tmp_path):
+    with pytest.raises(UserError, match="holds no image"):
+        build.data_source(schema.base(data=dict(name="tfds", dataset="far", data_dir=str(tmp_path))))
+    with pytest.raises(UserError, match="did you mean 'hair_color'"):
+        tfds.avatars(style="micah", num=100, label="hair_colr", flip=False, data_dir=str(tmp_path))
+    assert not list(tmp_path.rglob("*.array_record*"))
 
 
 def test_a_folder_that_holds_no_set_is_refused(read, tmp_path):

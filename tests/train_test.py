@@ -270,23 +270,3 @@ def test_a_process_that_is_told_to_stop_saves_leaves_with_143_and_can_be_followe
 
     assert train.main(tiny(train=dict(steps=step + 2, log_every=1)), str(workdir)) == 0
     assert [line["step"] for line in metrics_of(workdir)] == list(range(1, step + 3))
-
-
-def test_events_tell_starts_with_their_origin_changes_and_ends(curve, tmp_path, stop_during, monkeypatch):
-    workdir, origin = tmp_path / "run", {"recipe": "configs/mine.py", "changed": {"optim.lr": (1e-3, 2e-3)}}
-    with monkeypatch.context() as patch:
-        stop_during(patch, 3)
-        train.main(curve(train=dict(steps=6)), str(workdir), origin)
-    train.main(curve(train=dict(steps=7)), str(workdir), origin)
-    events = [json.loads(line) for line in (workdir / "events.jsonl").read_text().splitlines()]
-    assert [(event["event"], event["step"]) for event in events] == [
-        ("start", 0),
-        ("stopped", 3),
-        ("config", 3),
-        ("start", 3),
-        ("finished", 7),
-    ]
-    assert events[0]["recipe"] == "configs/mine.py"
-    assert events[0]["changed"] == {"optim.lr": [1e-3, 2e-3]}
-    assert events[1]["signal"] == "SIGTERM"
-    assert events[2]["changes"] == {"train.steps": {"from": 6, "to": 7}}

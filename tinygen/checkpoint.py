@@ -105,6 +105,11 @@ def find(path: epath.PathLike, step: int | None = None) -> Saved:
     return Saved(checkpoints.parent, step, config, Codec.from_json(items["codec"]), items["manifest"])
 
 
+def saved_steps(workdir: epath.Path) -> list[int]:
+    """The steps of a run's checkpoints, in order."""
+    return _steps(workdir / "checkpoints")
+
+
 def _steps(checkpoints: epath.Path) -> list[int]:
     return sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.exists() else []
 
@@ -152,7 +157,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     """
     path = workdir / "config.json"
     metrics = workdir / "metrics.jsonl"
-    steps = _steps(workdir / "checkpoints")
+    steps = saved_steps(workdir)
     begun = steps or (metrics.exists() and metrics.read_text())
     tree = read_json(path) if begun else None
     stored = schema.base(**tree) if tree is not None else None

@@ -1,6 +1,7 @@
 """What a recipe would run, before it runs: its data, parameters by module, operations, memory, and shapes that cost time."""
 
 import collections
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,24 +20,27 @@ from tinygen.train import jitted_step, optimizer
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
 
+WARNINGS = 3  # sizes that are named, a tile
+
 
 def main(config: Config) -> int:
-    """Prints the description. Nothing is trained or written; the training step is compiled to learn what memory it takes."""
+    """Prints the description. Nothing is trained; data that have to be prepared are, and the step is compiled to plan its memory."""
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     abstract = jax.eval_shape(lambda: init_state(parts.create, optimizer(config)[0], config.seed))
     batch = build.abstract_batch(source.codec, config.batch_size)
     console = Console(width=None if Console().is_terminal else 120)
-    for line in (f"data {config.data.name}", *(f"  {line}" for line in source.about()), f"  a batch: {shapes_of(batch)}"):
-        console.print(line, markup=False, highlight=False)
+    show = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes_of(batch)}"]))
     console.print(parameters(abstract.params))
     step = jitted_step(config, parts, graph_of(parts.create), parts.layout.shardings(abstract))
     with jax.set_mesh(parts.layout.mesh):
         counted = products(step, abstract, batch)
-    shapes = advice(config, parts.layout.batch_multiple, abstract.params, counted)
-    for line in (work(config.batch_size, counted), *memory(step, parts.layout, abstract, batch), *shapes):
-        console.print(line, markup=False, highlight=False)
+    show(work(config.batch_size, counted))
+    with Console(stderr=True).status("compiling the training step"):
+        planned = list(memory(step, parts.layout, abstract, batch))
+    show("\n".join([*planned, *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
     return 0
 
 
@@ -106,33 +110,47 @@ def si(value: float, base: int = 1000) -> str:
 
 
 def advice(config: Config, ways: int, params: Any, counted: Products) -> Iterator[str]:
-    """What padding to an accelerator's tiles adds to the products, and a line for each size that has a share in it.
+    """What padding to an accelerator's tiles adds to the products, and a line for each of the sizes that add most.
+
+    The sizes are the whole model's, before mesh.tensor splits any.
 
     ways: devices that split the batch
     """
     for tile, machines in TILES.items():
-        extra = flops(counted, tile) / flops(counted) - 1
-        yield f"padded to multiples of {tile} ({machines}), the products are {extra:.1%} more work"
-        for size, share in uneven(counted, tile):
-            padded = -(-size // tile) * tile
-            yield f"  warning: {size}{where(size, config, params)} is no multiple: it counts as {padded} in {share:.0%} of the work"
+        padded = flops(counted, tile) / flops(counted)
+        yield f"in tiles of {tile} ({machines}), the products are " + (
+            f"{padded - 1:.1%} more work" if padded < 3 else f"{padded:.0f} times the work"
+        )
+        for size, share in uneven(counted, tile)[:WARNINGS]:
+            yield f"  warning: {size}{origin(size, config, params)} counts as {-(-size // tile) * tile}, in {share:.0%} of the work"
     rows = config.batch_size // config.optim.accumulate // ways
     if rows % 8:
-        yield f"  warning: a batch of {rows} examples on a device is no multiple of 8"
+        yield f"  warning: {rows} examples at once on a device (config.batch_size={config.batch_size}): better a multiple of 8"
 
 
 def uneven(counted: Products, tile: int) -> list[tuple[int, float]]:
-    """(size, share of all operations) of the sizes that `tile` does not divide, where padding them adds a hundredth or more."""
+    """(size, share of all operations) of the sizes that `tile` does not divide, those first whose padding adds most.
+
+    Left out are those that add less than a hundredth.
+    """
     shares: collections.Counter[int] = collections.Counter()
     for product, times in counted.items():
         for size in {size for size in product[1:] if size % tile}:
             shares[size] += times * product.flops()
-    return [(size, share / flops(counted)) for size, share in shares.most_common() if share * (-size % tile) / size >= flops(counted) / 100]
+    added = {size: share * (-size % tile) / size for size, share in shares.items()}
+    large = sorted((size for size in added if added[size] >= flops(counted) / 100), key=lambda size: -added[size])
+    return [(size, shares[size] / flops(counted)) for size in large]
 
 
-def where(size: int, config: Config, params: Any) -> str:
-    """Where a size comes from, as far as that can be told: the model's width, or the first parameter that has it."""
-    if size == config.model.get("width"):
+def origin(size: int, config: Config, params: Any) -> str:
+    """Where a size comes from, as far as that can be told."""
+    model = config.model
+    if size == model.get("width"):
         return " (config.model.width)"
-    leaves = [path_name(path) for path, leaf in jax.tree_util.tree_leaves_with_path(params) if size in leaf.shape]
-    return f" ({leaves[0]})" if leaves else ""
+    if "heads" in model and size == model.get("width") // model.heads:
+        return " (config.model.width / heads)"
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    kernels = [module_of(path_name(path)) for path, leaf in leaves if len(leaf.shape) > 1 and size in leaf.shape]
+    if kernels:
+        return f" ({kernels[0]})"
+    return f" (batch x {size // config.batch_size})" if size % config.batch_size == 0 else " (tokens)"

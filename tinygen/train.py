@@ -36,6 +36,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     with runtime.own(folder), runtime.stop_on_signals() as stop:
+        check_same_data(folder, source.fingerprint)
         config = checkpoint.claim(folder, config)
         state = run(config, folder, source, parts, stop, origin=origin)
         return stop.status if int(state.step) < config.train.steps else 0
@@ -61,9 +62,7 @@ def run(
         operations = flops(products(take_step, abstract, build.abstract_batch(source.codec, config.batch_size)))
         manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = manager.latest_step() or 0
-        if start:
-            check_same_data(workdir, manifest)
-        else:
+        if not start:
             checkpoint.describe_run(workdir, source.codec, manifest)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
         evaluate = make_evaluation(config, source, parts, graphdef)
@@ -76,7 +75,15 @@ def run(
             show_data(workdir, source, train.preview_num)
             pending: tuple[int, Any, dict[str, float]] | None = None
             for step in range(start + 1, steps + 1):
-                state, metrics = take_step(state, next(batches))
+                try:
+                    batch = next(batches)
+                except UserError as error:  # such as a file that has gone: what was learnt before is sound
+                    flush(record, pending, skipped, train.log_every, steps)
+                    if step - 1 > (manager.latest_step() or 0):
+                        checkpoint.save(manager, step - 1, state, config, source.codec, manifest)
+                    checkpoint.note(workdir, step - 1, "stopped", reason=str(error))
+                    raise
+                state, metrics = take_step(state, batch)
                 # The previous step's numbers are read while this one runs: the device never waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
@@ -206,13 +213,13 @@ def preview_due(step: int, every: int) -> bool:
     return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
 
 
-def check_same_data(workdir: epath.Path, manifest: Mapping[str, Any]) -> None:
-    """Raises UserError where the run began on other data."""
-    stored = checkpoint.read_manifest(workdir)
-    if stored is not None and stored["data_fingerprint"] != manifest["data_fingerprint"]:
+def check_same_data(workdir: epath.Path, fingerprint: str) -> None:
+    """Raises UserError where a run that has saved a checkpoint began on other data."""
+    stored = checkpoint.read_manifest(workdir) if checkpoint.saved_steps(workdir) else None
+    if stored is not None and stored["data_fingerprint"] != fingerprint:
         raise UserError(
-            f"{workdir}: the data have changed since this run began "
-            f"({stored['data_fingerprint']} -> {manifest['data_fingerprint']}). Give another --workdir."
+            f"{workdir}: the data have changed since this run began ({stored['data_fingerprint']} -> {fingerprint}).\n"
+            "Put them back as they were, or give another --workdir."
         )
 
 

@@ -50,7 +50,7 @@ class AvatarsConfig(tfds.core.BuilderConfig):
 
 def _named(name: str) -> AvatarsConfig:
     """What "micah-500" stands for; "micah" is the default number."""
-    parts = re.fullmatch("(.+?)(?:-([0-9]+))?", name)
+    parts = re.fullmatch("(.+?)(?:-(-?[0-9]+))?", name)
     style, num = (parts[1], int(parts[2] or DEFAULT_NUM)) if parts else (name, DEFAULT_NUM)
     title = avatars.find_style(style).title
     if num < 2:

@@ -49,7 +49,6 @@ class FolderExamples:
         return batch if self.labels is None else {**batch, "label": self.labels[indices]}
 
     def captions(self, indices: np.ndarray) -> list[str]:
-        """Raises UserError for a text file that cannot be read."""
         return [self.writing.caption(self.pictures[number].name) for number in indices]
 
     def _pixels(self, picture: Picture) -> np.ndarray:
@@ -78,7 +77,7 @@ def folder(
 
     The fingerprint covers names, contents and labels, not times: a copied folder is the same data.
 
-    Args: as explained in config.py; the rules for pixels are those of `pixels`.
+    Args: as explained in `tinygen.keys.DATASETS`; the rules for pixels are those of `pixels`.
 
     Raises:
       UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; a line of a
@@ -90,6 +89,8 @@ def folder(
         raise UserError("config.data.path is empty: give a folder of images, for example --config.data.path=photos")
     if not 0 <= validation < 1:
         raise UserError(f"config.data.validation={validation} must lie in [0, 1): the share of the images to hold out")
+    if min_side < 0:
+        raise UserError(f"config.data.min_side={min_side} must be 0 or positive (pixels)")
     root = os.path.expanduser(path)
     found = folder_index.index(root)
     left_out = found.tree.unreachable | {each.name: fault for each in found.pictures if (fault := _fault(each, min_side))}
@@ -129,9 +130,9 @@ def _fault(picture: Picture, min_side: int) -> str:
 
 def _too_few(root: str, found: Index, left_out: Mapping[str, str], num: int) -> UserError:
     if not num + len(left_out):
-        others = f"only other files ({_extensions(found)})" if found.tree.others else "nor anything else"
+        others = f", only other files ({_extensions(found)})" if found.tree.others else ""
         return UserError(
-            f"config.data.path={root!r} holds no images, {others}: give a folder of {', '.join(folder_index.EXTENSIONS[:3])}, ... files"
+            f"config.data.path={root!r} holds no images{others}: give a folder of {', '.join(folder_index.EXTENSIONS[:3])}, ... files"
         )
     return UserError(
         f"config.data.path={root!r}: {num} of {num + len(left_out)} images can be used; it takes two, one to train on and one to hold out."

@@ -11,6 +11,8 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from absl import logging
+
 from tinygen.errors import UserError
 
 
@@ -36,7 +38,7 @@ class Writing:
         return bool(self.captions.get(name)) or _text_beside(name) in self.texts
 
     def caption(self, name: str) -> str:
-        """ "" where there is none. Raises UserError for a text file that cannot be read."""
+        """ "" where there is none; for a text file that cannot be read too, of which the log is told."""
         if self.captions.get(name) or not self.has_caption(name):
             return self.captions.get(name, "")
         path = os.path.join(self.root, _text_beside(name))
@@ -44,7 +46,8 @@ class Writing:
             with open(path, encoding="utf-8-sig") as stream:
                 return stream.read().strip()
         except (OSError, ValueError) as error:
-            raise UserError(f"the caption {path!r} cannot be read ({error}): it must be there, as UTF-8 text") from error
+            logging.warning("%r counts as no caption (%s): it must be there, as UTF-8 text", path, error)
+            return ""
 
 
 def read_writing(root: str, files: Iterable[str], texts: Collection[str], images: Collection[str], column: str) -> Writing:

@@ -76,12 +76,12 @@ def tfds(
     """
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as cifar10, or a prepared builder's folder")
-    return source(prepared(_builder(dataset, data_dir)), train, validation, image, label, size, fit, channels, flip)
+    return source(_builder(dataset, data_dir), train, validation, image, label, size, fit, channels, flip)
 
 
 def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str) -> DataSource:
     """202,599 photographs of celebrities (Liu et al. 2015), 178x218, with 40 attributes: label="attributes/Smiling"."""
-    return source(prepared(_builder("celeb_a", data_dir)), "train", "", "", label, size, fit, 3, flip)
+    return source(_builder("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip)
 
 
 def avatars(*, style: str, num: int, label: str, flip: bool, data_dir: str) -> DataSource:
@@ -90,11 +90,11 @@ def avatars(*, style: str, num: int, label: str, flip: bool, data_dir: str) -> D
 
     with _quietly():
         builder = avatars_builder.builder(style, num, data_dir or None)
-    return source(prepared(builder), "train", "validation", "", label, 64, "crop", 3, flip)
+    return source(builder, "train", "validation", "", label, 64, "crop", 3, flip)
 
 
 def source(builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool) -> DataSource:
-    """The DataSource of a prepared builder."""
+    """The DataSource of a builder, whose data are prepared if they are not: once it is clear that they can be used."""
     features = dict(_features(builder.info.features))
     image = _image(builder, features, image)
     label, names = _label(builder, features, label)
@@ -103,7 +103,7 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
     options: dict[str, Any] = dict(size=side, fit=fit, channels=channels or shape[-1] or 3, background="white")
     pixels.check_options(**options)
     caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
-    first, second = _splits(builder, train, validation)
+    first, second = _splits(prepared(builder), train, validation)
     read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
     spec = {"x": Field(shape=(side, side, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
     if label:
@@ -124,8 +124,9 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
 
 def prepared(builder: Any) -> Any:
     """`builder`, its data on disk: made now, with TFDS's progress bars, if they were not there. Raises UserError where that fails."""
-    if builder.is_prepared():
-        return builder
+    with _quietly():
+        if builder.is_prepared():
+            return builder
     _check_reachable(builder)
     logging.warning("Preparing %s, once, in %s", builder.info.full_name, builder.data_path)
     try:
@@ -149,9 +150,13 @@ def _builder(dataset: str, data_dir: str) -> Any:
             raise UserError(
                 f"config.data.dataset={dataset}: no TFDS set there (no dataset_info.json); give one version's folder, DIR/name/1.0.0"
             ) from error
-    if "/" in dataset and folder.is_absolute():
+    if folder.is_absolute() or folder.parts[:1] in ((), ("..",)) or dataset.startswith("./"):
         raise UserError(f"config.data.dataset={dataset}: there is no such folder")
     name = dataset.split("/")[0].split(":")[0]
+    if name == "avatars":
+        from tinygen.data import avatars_builder  # registers it
+
+        del avatars_builder
     try:
         with _quietly():
             builder = library.builder(dataset, try_gcs=False, **place)
@@ -272,7 +277,8 @@ def _rows(builder: Any, split: str, image: str) -> Any:
             "Give another config.data.data_dir to prepare it there, or prepare your own with file_format='array_record'."
         ) from error
     except ValueError as error:
-        raise UserError(f"split {split!r} of {builder.name}: {' '.join(str(error).split())[:200]}") from error
+        reason = "it is empty" if "0 length" in str(error) else " ".join(str(error).split())[:200]
+        raise UserError(f"split {split!r} of {builder.name}: {reason}") from error
 
 
 def _at(row: Any, path: str) -> Any:

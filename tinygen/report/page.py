@@ -52,7 +52,7 @@ def shown(value: Any) -> str:
     """A value of a config or an event, as people write it."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value or '""' if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def table(head: Sequence[str], rows: Sequence[str], label: str, attributes: str = "") -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from etils import epath
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 BUDGET = 12_000_000  # characters of all pictures together, in base64
 WEBP_SIDE = 16383  # the format's limit
@@ -84,7 +84,7 @@ def _encode(
                 kind = "png" if content.startswith(b"\x89PNG") else "webp"
                 pictures[path] = Picture(image.width, image.height, f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            problems[path] = str(error)
+            problems[path] = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
     return pictures
 
 

@@ -1,0 +1,66 @@
+import dataclasses
+import json
+
+import pytest
+from etils import epath
+
+from tinygen import build, checkpoint, train
+from tinygen.data.base import ArrayExamples
+from tinygen.errors import UserError
+
+
+def test_a_refusal_of_other_data_leaves_the_run_as_it_was(curve, add_row, tmp_path):
+    train.main(curve(train=dict(steps=2)), str(tmp_path / "run"))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.suffix in (".json", ".jsonl")}
+    other = dataclasses.replace(build.data_source(curve()), fingerprint="another sine")
+    add_row("data", "toy_sine", lambda *, num: other, dict(num=64))
+    with pytest.raises(UserError, match="Put them back as they were"):
+        train.main(curve(train=dict(steps=4)), str(tmp_path / "run"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.suffix in (".json", ".jsonl")} == before
+
+
+class Failing(ArrayExamples):
+    """Examples that cannot be read from the `good`th batch on."""
+
+    good = 5
+
+    def take(self, indices):
+        if Failing.good == 0:
+            raise UserError("cat.png has gone")
+        Failing.good -= 1
+        return super().take(indices)
+
+
+def test_where_data_fail_in_mid_run_what_was_learnt_is_saved_and_the_reason_noted(curve, add_row, tmp_path, monkeypatch):
+    source = build.data_source(curve())
+    failing = dataclasses.replace(source, splits={**source.splits, "train": Failing(source.splits["train"].arrays)})
+    add_row("data", "toy_sine", lambda *, num: failing, dict(num=64))
+    with pytest.raises(UserError, match=r"cat\.png has gone"):
+        train.main(curve(train=dict(steps=50, checkpoint_every=0)), str(tmp_path / "run"))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert (events[-1]["event"], events[-1]["reason"]) == ("stopped", "cat.png has gone")
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"]]
+    assert events[-1]["step"] >= 1
+    monkeypatch.setattr(Failing, "good", 1000)  # the file is back
+    assert train.main(curve(train=dict(steps=12, checkpoint_every=0)), str(tmp_path / "run")) == 0
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"], 12]
+
+
+def test_events_tell_starts_with_their_origin_changes_and_ends(curve, tmp_path, stop_during, monkeypatch):
+    workdir, origin = tmp_path / "run", {"recipe": "configs/mine.py", "changed": {"optim.lr": (1e-3, 2e-3)}}
+    with monkeypatch.context() as patch:
+        stop_during(patch, 3)
+        train.main(curve(train=dict(steps=6)), str(workdir), origin)
+    train.main(curve(train=dict(steps=7)), str(workdir), origin)
+    events = [json.loads(line) for line in (workdir / "events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["step"]) for event in events] == [
+        ("start", 0),
+        ("stopped", 3),
+        ("config", 3),
+        ("start", 3),
+        ("finished", 7),
+    ]
+    assert events[0]["recipe"] == "configs/mine.py"
+    assert events[0]["changed"] == {"optim.lr": [1e-3, 2e-3]}
+    assert events[1]["signal"] == "SIGTERM"
+    assert events[2]["changes"] == {"train.steps": {"from": 6, "to": 7}}
