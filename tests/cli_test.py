@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, cli, config, keys
+from tinygen import __version__, checkpoint, cli, config
 from tinygen.data.codec import Codec, Field
 
 ROOT = Path(__file__).parents[1]
@@ -47,25 +47,6 @@ def refused(capsys):
         return shown.err
 
     return run
-
-
-@pytest.fixture
-def called(monkeypatch):
-    """Runs a command line up to the call that it makes, gives that call's (module, arguments, keywords)."""
-
-    def run(*arguments):
-        calls = []
-        monkeypatch.setattr(cli, "_command", lambda module: lambda *args, **kwargs: calls.append((module, args, kwargs)))
-        assert cli.main(list(arguments)) == 0
-        return calls[0]
-
-    return run
-
-
-@pytest.fixture
-def configured(called, recipe):
-    """The configuration that `tinygen train` would run with under the given overrides."""
-    return lambda *overrides: called("train", f"--config={recipe}", *overrides)[1][0]
 
 
 # What is no command line
@@ -233,55 +214,6 @@ def saved(tmp_path_factory, recipe):
 def test_asking_a_checkpoint_for_what_it_does_not_know_is_refused(refused, saved, flag, said):
     assert said in refused("sample", f"--ckpt={saved}", flag)
     assert not (saved / "sampled").exists()
-
-
-# Overrides
-
-
-@pytest.mark.parametrize(
-    ("overrides", "key", "value"),
-    [
-        (["--config.optim.lr=3e-4"], "optim.lr", 3e-4),
-        (["--config.optim.lr=1"], "optim.lr", 1.0),
-        (["--config.optim.lr", "3e-4"], "optim.lr", 3e-4),
-        (["-config.optim.lr=3e-4"], "optim.lr", 3e-4),
-        (["--config.batch_size=4"], "batch_size", 4),
-        (["--config.mesh.data", "-1"], "mesh.data", -1),
-        (["--config.objective.guidance_interval=[0.1,0.9]"], "objective.guidance_interval", (0.1, 0.9)),
-        (["--config.objective.guidance_interval=(0,1)"], "objective.guidance_interval", (0.0, 1.0)),
-        (["--noconfig.model.qk_norm"], "model.qk_norm", False),
-        (["--config.model.qk_norm=false"], "model.qk_norm", False),
-        (["--config.model.qk_norm", "false"], "model.qk_norm", False),
-        (["--config.model.qk_norm"], "model.qk_norm", True),
-        (["--config.data.label="], "data.label", ""),
-    ],
-)
-def test_an_override_sets_its_key_alone_with_the_keys_type(configured, recipe, overrides, key, value):
-    plain, made = config.load(recipe), configured(*overrides)
-    assert config.flatten(made)[key] == value
-    assert type(config.flatten(made)[key]) is type(config.flatten(plain)[key])
-    assert config.difference(plain, made).keys() <= {key}
-
-
-def test_a_flag_after_a_boolean_override_is_not_its_value(called, recipe):
-    _, (made, workdir, _), _ = called("train", f"--config={recipe}", "--noconfig.model.qk_norm", "--workdir=there", "--config.seed", "3")
-    assert not made.model.qk_norm
-    assert made.seed == 3
-    assert workdir == "there"
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_another_row_is_chosen_before_its_keys_are_set(configured, order):
-    made = configured(*["--config.data.name=pixel_faces", "--config.data.label=hat"][::order])
-    assert made.data.to_dict() == dict(name="pixel_faces", label="hat", overfit=0)
-    assert configured("--config.data.name=pixel_faces").data.label == "hair_color"
-    assert configured("--config.data.name", "digits").data.name == "digits"
-
-
-def test_another_row_brings_keys_that_can_be_set_at_once(configured, monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", dict(gain=2.5, sizes=(1, 2)))
-    made = configured("--config.model.name=toy", "--config.model.gain=3", "--config.model.sizes=[4,5,6]")
-    assert made.model.to_dict() == dict(name="toy", gain=3.0, sizes=(4, 5, 6))
 
 
 # What a command is called with

@@ -33,7 +33,7 @@ import pytest
 from etils import epath
 from flax import nnx
 
-from tinygen import build, checkpoint, keys, record, train
+from tinygen import build, checkpoint, cli, keys, record, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
@@ -78,6 +78,19 @@ def finished(tmp_path_factory):
 def machine_of(monkeypatch):
     """machine_of(n): from here on this machine has n devices."""
     return lambda n: monkeypatch.setattr(build, "make_mesh", lambda sizes: make_mesh(sizes, jax.devices()[:n]))
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Runs a command line up to the call that it makes, gives that call's (module, arguments, keywords)."""
+
+    def run(*arguments):
+        calls = []
+        monkeypatch.setattr(cli, "_command", lambda module: lambda *args, **kwargs: calls.append((module, args, kwargs)))
+        assert cli.main(list(arguments)) == 0
+        return calls[0]
+
+    return run
 
 
 @pytest.fixture(scope="session")

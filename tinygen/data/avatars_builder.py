@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 from absl import logging
@@ -62,7 +62,7 @@ class Avatars(tfds.core.GeneratorBasedBuilder):
     """Faces 0, 1, ... of a style, in order: the last twentieth is `validation`, what comes before is `train`."""
 
     VERSION = tfds.core.Version("1.0.0")  # to be raised when any face is drawn, labelled or told otherwise
-    BUILDER_CONFIGS = [_named(style) for style in STYLES]  # noqa: RUF012 - TFDS declares it as a list
+    BUILDER_CONFIGS: ClassVar[list[AvatarsConfig]] = [_named(style) for style in STYLES]
     DEFAULT_BUILDER_CONFIG_NAME = f"micah-{DEFAULT_NUM}"
 
     def __init__(self, *, file_format: str | None = None, **options: Any):
