@@ -180,7 +180,7 @@ def measure_steps(recipes: list[str], shape: tuple[int, ...], batch_size: int, r
         init = functools.partial(init_state, parts.create, train.optimizer(config)[0], config.seed)
         shardings = parts.layout.shardings(jax.eval_shape(init))
         take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
-        batch = parts.layout.put({"x": x, "label": label})
+        batch = parts.layout.share({"x": x, "label": label})
 
         def advance(state: Any) -> Any:
             with jax.set_mesh(parts.layout.mesh):

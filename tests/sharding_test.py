@@ -46,7 +46,7 @@ def walks(tiny):
             take_step = jax.jit(step, out_shardings=(shardings, layout.replicated))
             batches, losses = source.batches("train", config.batch_size, config.seed), []
             for _ in range(STEPS):
-                state, metrics = take_step(state, layout.put(next(batches)))
+                state, metrics = take_step(state, layout.share(next(batches)))
                 losses.append(float(metrics["loss"][0]) / float(metrics["loss"][1]))
         walked[sizes] = (losses, first, state)
     return walked
@@ -157,7 +157,7 @@ def test_a_batch_put_on_the_devices_is_the_batch(sizes):
     batch = {"x": np.arange(32.0, dtype=np.float32).reshape(16, 2), "label": np.arange(16, dtype=np.int32)}
     rows = layout.rows(16)
     assert rows == list(range(16))  # one process holds them all
-    put = layout.put({key: value[rows] for key, value in batch.items()})
+    put = layout.share(batch)
     for key, value in batch.items():
         np.testing.assert_array_equal(put[key], value, strict=True)
         assert len(put[key].addressable_shards[0].data) == 16 // layout.batch_multiple

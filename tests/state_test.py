@@ -96,7 +96,7 @@ def denoiser(tiny):
         yield SimpleNamespace(
             take_step=jax.jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated)),
             init=jax.jit(init, out_shardings=shardings),
-            batch=parts.layout.put(next(source.batches("train", config.batch_size, 0))),
+            batch=parts.layout.share(next(source.batches("train", config.batch_size, 0))),
             parts=parts,
         )
 

@@ -26,8 +26,8 @@ LEVELS = [
     {"state"},
     {"optim", "flops"},
     {"models", "objectives", "data", "sharding"},
-    {"models.layers", "media", "rng", "config"},
-    {"keys"},
+    {"models.layers", "media", "rng", "config", "processes"},
+    {"keys", "cluster"},
     {"errors"},
 ]
 SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "sample", "evaluate", "checkpoint", "report.run"}

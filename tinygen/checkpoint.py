@@ -22,6 +22,7 @@ from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
+from tinygen.processes import from_lead, leads
 from tinygen.state import TrainState, Tree
 
 READING = ocp.CheckpointManagerOptions(create=False)
@@ -136,7 +137,9 @@ def write_whole(path: epath.Path, text: str) -> None:
 
 
 def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
-    """One line of events.jsonl: what befell the run at `step`, beside its training."""
+    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it."""
+    if not leads():
+        return
     with (workdir / "events.jsonl").open("a") as file:
         file.write(json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}) + "\n")
 
@@ -147,6 +150,18 @@ def read_json(path: epath.Path) -> Any:
         return json.loads(path.read_text()) if path.exists() else None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): put it back, or give another --workdir") from error
+
+
+def claim_together(workdir: epath.Path, config: Config) -> Config:
+    """`claim` by process 0 for all of them. Raises UserError where they were started differently, or don't see the same folder."""
+    theirs = schema.from_json(from_lead("configuration", lambda: schema.to_json(config)))
+    differing = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(theirs, config).items() if key != "distributed"]
+    if differing:
+        raise UserError(f"the processes of this run have different configurations (process 0 -> this one: {'; '.join(differing[:6])})")
+    claimed = schema.from_json(from_lead("claimed", lambda: schema.to_json(claim(workdir, config))))
+    if not (workdir / "config.json").exists():
+        raise UserError(f"--workdir={workdir} is not the same folder on all processes: checkpoints need a file system that they share")
+    return schema.change(claimed, {"distributed": config.distributed})
 
 
 def claim(workdir: epath.Path, config: Config) -> Config:
@@ -202,7 +217,9 @@ def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dic
 
 
 def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) -> None:
-    """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program."""
+    """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program. Process 0 does."""
+    if not leads():
+        return
     write_whole(workdir / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     (workdir / "codec").mkdir(exist_ok=True)
     write_whole(workdir / "codec" / "codec.json", json.dumps(codec.to_json(), indent=2) + "\n")

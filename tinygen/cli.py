@@ -4,6 +4,7 @@ Flags stop here: below, commands are functions of plain arguments. Nothing heavy
 a command is known to be well formed, so help and mistakes answer at once.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -16,6 +17,7 @@ from absl import flags
 
 from tinygen import __version__
 from tinygen.errors import UserError, unknown
+from tinygen.keys import SCHEMA, TABLES
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 
@@ -43,14 +45,21 @@ def _train_flags(values: flags.FlagValues) -> None:
 def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
     recipe = _required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
     config, changed = _config(recipe, overrides)  # before the import: a mistake in it answers at once
-    if values.describe:
-        return _command("describe")(config)
-    return _command("train")(config, _workdir(values), {"recipe": recipe, "changed": changed})
+    with _joined(config.distributed, config.distributed_timeout):
+        if values.describe:
+            return _command("describe")(config)
+        return _command("train")(config, _workdir(values), {"recipe": recipe, "changed": changed})
 
 
 def _ckpt_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("ckpt", None, "A run's workdir, its checkpoints folder, or one checkpoint in it.", flag_values=values)
     flags.DEFINE_integer("step", None, "Which checkpoint. Default: the newest.", flag_values=values)
+    flags.DEFINE_string(
+        "distributed", "", "Several processes: auto, or HOST:PORT,PROCESSES,PROCESS as for config.distributed.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "distributed_timeout", SCHEMA["distributed_timeout"].default, "Seconds to wait for them.", lower_bound=1, flag_values=values
+    )
     flags.DEFINE_boolean("ema", True, "Use the averaged weights; --noema uses the raw ones.", flag_values=values)
 
 
@@ -75,15 +84,17 @@ def _sample(values: flags.FlagValues, overrides: list[str]) -> int | None:
         raise UserError(f"--batch_size={values.batch_size}: must be positive")
     settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
     ckpt = _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
-    return _command("sample")(
-        ckpt, step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
-        seed=values.seed, batch_size=values.batch_size, out=values.out,
-    )  # fmt: skip
+    with _joined(values.distributed, values.distributed_timeout):
+        return _command("sample")(
+            ckpt, step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
+            seed=values.seed, batch_size=values.batch_size, out=values.out,
+        )  # fmt: skip
 
 
 def _evaluate(values: flags.FlagValues, overrides: list[str]) -> int | None:
     ckpt = _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
-    return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
+    with _joined(values.distributed, values.distributed_timeout):
+        return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
 
 
 def _report_flags(values: flags.FlagValues) -> None:
@@ -191,7 +202,6 @@ def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     from ml_collections import config_flags
 
     from tinygen import config as schema
-    from tinygen.keys import TABLES
 
     original = schema.load(recipe)
     # A new name brings another row of keywords, so it must be chosen before the other overrides are typed.
@@ -244,6 +254,15 @@ def _required(values: flags.FlagValues, name: str, what: str) -> str:
 def _command(module: str) -> Callable[..., int | None]:
     """`main` of a command's module, imported only now: it brings JAX."""
     return importlib.import_module(f"tinygen.{module}").main
+
+
+def _joined(distributed: str, timeout: int) -> contextlib.AbstractContextManager[None]:
+    """This process as one of several, where `distributed` says so."""
+    if not distributed:
+        return contextlib.nullcontext()
+    from tinygen import processes
+
+    return processes.joined(distributed, timeout)
 
 
 def _prepare_process() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from tinygen import cluster
 from tinygen.errors import UserError, unknown
 from tinygen.keys import SCHEMA, TABLES, resume
 
@@ -89,8 +90,10 @@ def load(spec: str) -> Config:
 def check(config: Config) -> None:
     """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
     train, optim = config.train, config.optim
+    cluster.parse(config.distributed)
     positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every, "optim.eps": optim.eps}
     positive |= {
+        "distributed_timeout": config.distributed_timeout,
         "train.keep": train.keep,
         "train.preview_num": train.preview_num,
         "optim.accumulate": optim.accumulate,

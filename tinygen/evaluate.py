@@ -2,46 +2,59 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from tinygen import build, checkpoint
+from tinygen import build, checkpoint, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.rng import stream
 from tinygen.sample import EVERYWHERE, load
-from tinygen.state import TrainState, Tree, graph_of, make_eval_step
+from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
 
 
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     """Prints the held-out metrics of a checkpoint and appends them to the run's eval.jsonl."""
     saved = checkpoint.find(ckpt, step)
     config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
-    source, parts = build.data_source(config), build.parts(config, saved.codec)
+    with processes.lead_first("data"):
+        source = build.data_source(config)
+    parts = build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):
         values = make_held_out(config, source, parts, graph_of(parts.create))(*load(saved, parts, ema=ema))
+    if processes.leads():
+        publish(saved, ema, source, values)
+    return 0
+
+
+def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict[str, float]) -> None:
+    """Prints the metrics and appends them to the run's eval.jsonl."""
     line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
     with (saved.workdir / "eval.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     width = max(map(len, values))
     print(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
     print("\n".join(f"  {name:<{width}}  {value:.5f}" for name, value in values.items()))
-    return 0
 
 
 def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
     """(weights, buffers) -> metrics over the validation split, with the same noise and t every time."""
-    step = jax.jit(make_eval_step(graphdef, parts.objective), out_shardings=parts.layout.replicated)
-    size = parts.layout.padded(config.batch_size)
+    eval_step, layout = make_eval_step(graphdef, parts.objective), parts.layout
+    size = layout.padded(config.batch_size)
+
+    def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
+        return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
+
+    step = jax.jit(numbered, out_shardings=layout.replicated)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
-        for index, batch in enumerate(source.epoch("validation", size, config.train.eval_num)):
-            metrics = step(weights, buffers, parts.layout.put(batch), jax.random.fold_in(stream(config.seed, "eval"), index))
+        for index, batch in enumerate(source.epoch("validation", size, config.train.eval_num, layout.rows(size))):
+            metrics = step(weights, buffers, layout.put(batch, size), index)
             for name, value in jax.device_get(metrics).items():
                 pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)
                 totals[name] = totals.get(name, np.zeros(2)) + pair

@@ -42,6 +42,8 @@ SCHEMA: dict[str, Any] = dict(
         fsdp=resume(1),  # batch and parameters split
         tensor=resume(1),  # products split by the model's SHARDING table
     ),
+    distributed=resume(""),  # several processes: auto = as Slurm, Open MPI, Kubernetes or TPU say | HOST:PORT,PROCESSES,PROCESS; "" = one
+    distributed_timeout=resume(120),  # seconds to wait for the other processes to start, and later for a sign of life of each
     sharding=dict(min_size=resume(2**16)),  # elements; leaves smaller than this are replicated, not split by fsdp
     train=dict(
         steps=resume(2_000),  # optimizer steps of the whole run

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen.checkpoint import write_whole
+from tinygen.processes import leads
 from tinygen.writers import extra_writers
 
 
@@ -33,6 +34,8 @@ TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equ
 class Record:
     """Writes a run's numbers and pictures. Lines of metrics.jsonl after `start` (of a run that went further) are dropped.
 
+    Of several processes the leading one writes; the others' records are silent.
+
     noun: what the examples are ("image"), for the rate
     extra_writers: rows of `tinygen.writers.WRITERS`, by name, which are told the run's `settings`
     """
@@ -40,16 +43,13 @@ class Record:
     def __init__(
         self, workdir: epath.Path, start: int, steps: int, batch_size: int, noun: str, extra_writers: str, settings: Mapping[str, Any]
     ):
-        self.path = workdir / "metrics.jsonl"
+        self.path = workdir / "metrics.jsonl" if leads() else None
         self.batch_size = batch_size
         self.noun = noun
-        self.console = Console(stderr=True)
+        self.console = Console(stderr=True, quiet=not leads())
         listen(self.console)
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= start]
-        if len(kept) < len(lines):
-            logging.info("metrics.jsonl: %d lines after step %d taken out: those steps run again", len(lines) - len(kept), start)
-        write_whole(self.path, "".join(f"{line}\n" for line in kept))
+        if self.path is not None:
+            cut(self.path, start)
         self.writer = make_writer(workdir, extra_writers, settings)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
@@ -73,8 +73,9 @@ class Record:
         self.restart_clock(step)
         if rate > 0:
             values = {**values, "steps_per_s": rate, "data_wait": wait, "memory_gib": memory_gib()}
-        with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
         self.writer.write_scalars(step, values)
         shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
         self.progress.update(self.task, rate=shown)
@@ -108,6 +109,15 @@ class Record:
         self.mark, self.marked, self.waited = time.perf_counter(), step, 0.0
 
 
+def cut(path: epath.Path, start: int) -> None:
+    """Takes out of metrics.jsonl what was written after step `start`, since those steps run again."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = [line for line in lines if _step_of(line) <= start]
+    if len(kept) < len(lines):
+        logging.info("metrics.jsonl: %d lines after step %d taken out: those steps run again", len(lines) - len(kept), start)
+    write_whole(path, "".join(f"{line}\n" for line in kept))
+
+
 def memory_gib() -> float:
     """The most memory in use so far, in GiB: of the fullest local device, or of this process where devices do not tell (CPU)."""
     told = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
@@ -124,13 +134,15 @@ def _step_of(line: str) -> float:
 
 
 def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) -> Any:
-    """CLU's writer to TensorBoard, the log and the `extra` ones.
+    """CLU's writer to TensorBoard, the log and the `extra` ones; to nothing on a process that does not lead.
 
     TensorFlow is imported only here: it takes seconds, for which no mistake should wait.
     """
     import tensorflow as tf
     from clu import metric_writers
 
+    if not leads():
+        return metric_writers.MultiWriter([])
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
     default = metric_writers.create_default_writer(str(workdir), asynchronous=True)
     return metric_writers.MultiWriter([default, *extra_writers(extra, workdir, settings)])
@@ -144,4 +156,4 @@ def listen(console: Console) -> None:
     handler.filters.clear()
     ours = ("tinygen",) if console.is_terminal else ("tinygen", "clu")
     handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
-    logging.set_verbosity(logging.INFO)
+    logging.set_verbosity(logging.INFO if leads() else logging.WARNING)

@@ -10,9 +10,9 @@ def stream(seed: int, name: str) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
 
 
-def example_keys(key: jax.Array, start: int, num: int) -> jax.Array:
+def example_keys(key: jax.Array, start: int | jax.Array, num: int) -> jax.Array:
     """Keys `start` to `start + num` of a stream, one an example: example i's key depends on i alone."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jax.numpy.arange(start, start + num))
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, start + jax.numpy.arange(num))
 
 
 def normal(keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -31,6 +31,10 @@ class StopSignal:
         """The exit status of a process that this signal ended, so that a scheduler does not take the run for finished."""
         return 128 + self.number if self.number is not None else 0
 
+    def __int__(self) -> int:
+        """The signal's number, or 0: the form in which processes tell each other."""
+        return self.number or 0
+
     def _handle(self, number: int, frame: object) -> None:
         if self.number is not None and number == signal.SIGINT:
             os._exit(128 + number)
@@ -67,7 +71,7 @@ def keep_memory() -> None:
 
 @contextlib.contextmanager
 def own(workdir: epath.Path) -> Iterator[None]:
-    """Makes the workdir and keeps other processes out of it while inside. Raises UserError where either fails.
+    """Makes the workdir and keeps other runs out of it while inside. Raises UserError where either fails.
 
     The lock is the kernel's: it goes with the process, however that ends. Object stores (gs://) have none.
     """

@@ -10,7 +10,7 @@ from etils import epath
 from flax import nnx
 from rich.progress import track
 
-from tinygen import build, checkpoint, media
+from tinygen import build, checkpoint, media, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -45,16 +45,18 @@ def main(
         raise UserError(f"objective {config.objective.name!r} draws no samples")
     cond = saved.codec.conditions(num, labels)
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
-    folder.mkdir(parents=True, exist_ok=True)
+    if processes.leads():
+        folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     x = draw(load(saved, parts, ema=ema), parts, cond, num=num, seed=seed, batch_size=batch_size)
-    _clear(folder)
     provenance = {
         "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
         "sampler": config.objective.get("sampler"), "guidance": config.objective.get("guidance"),
         "nfe": parts.objective.evaluations(conditional=bool(cond)) if hasattr(parts.objective, "evaluations") else None,
     }  # fmt: skip
-    write(folder, x, cond, parts, provenance)
-    print(f"{num} samples of step {saved.step} in {folder}")
+    if processes.leads():
+        _clear(folder)
+        write(folder, x, cond, parts, provenance)
+        print(f"{num} samples of step {saved.step} in {folder}")
     return 0
 
 
@@ -71,17 +73,17 @@ def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: in
     size = parts.layout.padded(min(batch_size, num))
     graphdef, root = graph_of(parts.create), stream(seed, "sample")
 
-    def sample(params: Tree, buffers: Tree, keys: jax.Array, cond: Mapping[str, jax.Array]) -> jax.Array:
+    def sample(params: Tree, buffers: Tree, start: int, cond: Mapping[str, jax.Array]) -> jax.Array:
+        keys = parts.layout.pinned(example_keys(root, start, size))
         return parts.objective.sample(merge(graphdef, params, buffers), keys, cond)
 
     drawn = []
     with jax.set_mesh(parts.layout.mesh):
         compiled = jax.jit(sample, out_shardings=parts.layout.replicated)
-        for start in track(range(0, num, size), description="sampling", transient=True):
+        for start in track(range(0, num, size), description="sampling", transient=True, disable=not processes.leads()):
             rows = np.minimum(np.arange(start, start + size), num - 1)  # the last batch repeats its last condition
-            keys = jax.device_put(example_keys(root, start, size), parts.layout.batch)
-            batch = parts.layout.put({key: value[rows] for key, value in cond.items()})
-            drawn.append(jax.device_get(compiled(*weights, keys, batch)))
+            batch = parts.layout.share({key: value[rows] for key, value in cond.items()})
+            drawn.append(jax.device_get(compiled(*weights, start, batch)))
     return np.concatenate(drawn)[:num]
 
 
@@ -109,15 +111,17 @@ def make_preview(config: Config, source: DataSource, parts: build.Parts, graphde
     """state -> media drawn with the averaged weights, from the same noise and conditions every time."""
     num, layout = config.train.preview_num, parts.layout
     padded = layout.padded(num)
-    batch = layout.put({**next(source.epoch("validation", padded)), **source.codec.conditions(padded)})
-    keys = jax.device_put(example_keys(stream(config.seed, "preview"), 0, padded), layout.batch)
-    drawing = jax.jit(
-        lambda params, buffers, batch, keys: parts.objective.preview(merge(graphdef, params, buffers), batch, keys),
-        out_shardings=layout.replicated,
-    )
+    first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
+    batch = layout.put(first, padded) | layout.share(source.codec.conditions(padded))
+
+    def draw_from(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, media.Media]:
+        keys = layout.pinned(example_keys(stream(config.seed, "preview"), 0, padded))
+        return parts.objective.preview(merge(graphdef, weights, buffers), batch, keys)
+
+    drawing = jax.jit(draw_from, out_shardings=layout.replicated)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
-        shown = jax.device_get(drawing(state.ema, state.buffers, batch, keys))
+        shown = jax.device_get(drawing(state.ema, state.buffers, batch))
         return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
 
     return preview

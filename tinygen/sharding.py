@@ -57,6 +57,10 @@ class Layout:
         """The leading axis over everything that splits a batch."""
         return NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
 
+    def pinned(self, array: jax.Array) -> jax.Array:
+        """An array made inside a compiled function, its leading axis split as a batch is."""
+        return jax.lax.with_sharding_constraint(array, self.batch)
+
     @property
     def batch_multiple(self) -> int:
         """What a batch size must be a multiple of."""
@@ -93,9 +97,19 @@ class Layout:
         indices = self.batch.addressable_devices_indices_map((batch_size,))
         return sorted({row for index in indices.values() if index is not None for row in range(batch_size)[index[0]]})
 
-    def put(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """This process's rows of a batch, as global arrays split over the mesh."""
-        return {key: jax.make_array_from_process_local_data(self.batch, array) for key, array in batch.items()}
+    def put(self, batch: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
+        """The `rows` that this process holds of a batch, as global arrays split over the mesh."""
+        return {
+            key: jax.make_array_from_process_local_data(self.batch, array, (batch_size, *array.shape[1:])) for key, array in batch.items()
+        }
+
+    def share(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """The same, of a whole batch that every process has."""
+        if not batch:
+            return {}
+        num = len(next(iter(batch.values())))
+        rows = self.rows(num)
+        return self.put({key: array[rows] for key, array in batch.items()}, num)
 
 
 def path_name(path: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, media, optim, runtime
+from tinygen import build, checkpoint, media, optim, processes, runtime
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
@@ -32,12 +32,14 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     """
     folder = epath.Path(workdir)
     check_writers(config.train.writers)
-    source = build.data_source(config)
+    with processes.lead_first("data"):
+        source = build.data_source(config)
+    processes.agree("the data", source.fingerprint)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    with runtime.own(folder), runtime.stop_on_signals() as stop:
+    with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
         check_same_data(folder, source.fingerprint)
-        config = checkpoint.claim(folder, config)
+        config = checkpoint.claim_together(folder, config)
         state = run(config, folder, source, parts, stop, origin=origin)
         return stop.status if int(state.step) < config.train.steps else 0
 
@@ -74,12 +76,14 @@ def run(
             checkpoint.note(workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}))
             show_data(workdir, source, train.preview_num)
             pending: tuple[int, Any, dict[str, float]] | None = None
+            signalled = processes.Largest(layout.mesh)
             for step in range(start + 1, steps + 1):
                 try:
                     batch = next(batches)
                 except UserError as error:  # such as a file that has gone: what was learnt before is sound
                     flush(record, pending, skipped, train.log_every, steps)
-                    if step - 1 > (manager.latest_step() or 0):
+                    # With several processes only this one knows, and the others cannot be made to save.
+                    if step - 1 > (manager.latest_step() or 0) and processes.count() == 1:
                         checkpoint.save(manager, step - 1, state, config, source.codec, manifest)
                     checkpoint.note(workdir, step - 1, "stopped", reason=str(error))
                     raise
@@ -87,7 +91,9 @@ def run(
                 # The previous step's numbers are read while this one runs: the device never waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
-                leaving = bool(stop) or step == steps
+                if number := signalled(int(stop)):
+                    stop.number = number  # whichever process got it: all leave after the same step
+                leaving = bool(number) or step == steps
                 if due(step, train.eval_every) or (train.eval_every and step == steps):
                     with record.aside("evaluating", state):
                         extra = evaluate(state)
@@ -156,11 +162,11 @@ def device_batches(
     reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
     first = next(reading)
     check_batch(first, source.codec)
-    ahead = parts.layout.put(first)
+    ahead = parts.layout.put(first, config.batch_size)
     while True:
         with waiting():
             batch = next(reading)
-        current, ahead = ahead, parts.layout.put(batch)
+        current, ahead = ahead, parts.layout.put(batch, config.batch_size)
         yield current
 
 
@@ -181,7 +187,9 @@ def flush(record: Record, pending: tuple[int, Any, dict[str, float]] | None, ski
 
 
 def show(record: Record, workdir: epath.Path, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
-    """Writes a preview's pictures: `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples."""
+    """Writes a preview's pictures: `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples. Process 0 does."""
+    if not processes.leads():
+        return
     folder = workdir / "samples"
     folder.mkdir(exist_ok=True)
     for name, item in shown.items():
@@ -193,7 +201,7 @@ def show(record: Record, workdir: epath.Path, step: int, shown: Mapping[str, med
 def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
     """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each."""
     codec, examples = source.codec, source.splits["train"]
-    if codec.kind != "image":
+    if codec.kind != "image" or not processes.leads():
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
     batch = examples.take(indices)
@@ -229,6 +237,6 @@ def announce(workdir: epath.Path, state: TrainState, start: int, steps: int, sou
         logging.info("%s", line)
     logging.info("\n%s", parameter_overview.get_parameter_overview(state.params, include_stats=False))
     devices = jax.devices()
-    where = f"{len(devices)} x {devices[0].device_kind}"
+    where = f"{len(devices)} x {devices[0].device_kind}" + (f" of {processes.count()} processes" if processes.count() > 1 else "")
     begun = f"going on from step {start}" if start else "from the beginning"
     logging.info("%s parameters on %s, %s to step %d in %s", f"{checkpoint.count(state.params):,}", where, begun, steps, workdir)

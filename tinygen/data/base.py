@@ -92,7 +92,7 @@ class DataSource:
         """
         examples = self._split(split)
         order = grain.MapDataset.range(len(examples)).seed(_mix(seed, attempt)).shuffle().repeat().batch(batch_size, drop_remainder=True)
-        mine = slice(None) if rows is None else np.asarray(rows)
+        mine = _selection(rows)
 
         def read(number: int, indices: np.ndarray) -> Batch:
             batch = examples.take(np.asarray(indices)[mine])
@@ -104,12 +104,16 @@ class DataSource:
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
         return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
-    def epoch(self, split: str, batch_size: int, limit: int = 0) -> Iterator[Batch]:
-        """One pass in the stored order over the first `limit` examples, 0 = all; the last batch is padded with `weight` 0."""
+    def epoch(self, split: str, batch_size: int, limit: int = 0, rows: Sequence[int] | None = None) -> Iterator[Batch]:
+        """One pass in the stored order over the first `limit` examples, 0 = all; the last batch is padded with `weight` 0.
+
+        rows: as for `batches`
+        """
         examples = self._split(split)
         num = min(len(examples), limit or len(examples))
+        mine = _selection(rows)
         for start in range(0, num, batch_size):
-            indices = np.arange(start, start + batch_size)
+            indices = np.arange(start, start + batch_size)[mine]
             yield {**examples.take(indices % num), "weight": (indices < num).astype(np.float32)}
 
     def overfitting(self, num: int) -> "DataSource":
@@ -167,6 +171,11 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
         width = (codec.spec["x"].high or 0.0) - (codec.spec["x"].low or 0.0)
         if spread == 0.0 or spread < 0.005 * width:
             raise UserError(f"first batch: 'x' hardly varies (standard deviation {spread:.2g}): is its scale wrong, are the files blank?")
+
+
+def _selection(rows: Sequence[int] | None) -> slice | np.ndarray:
+    """`rows` as an index; nothing is copied where they are all."""
+    return slice(None) if rows is None else np.asarray(rows)
 
 
 def _mix(seed: int, attempt: int) -> int:
