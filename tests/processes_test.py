@@ -7,15 +7,17 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
-from tinygen import build, cluster, processes
+from tinygen import cli, cluster, processes
 from tinygen.errors import UserError
-from tinygen.sharding import Layout, make_mesh
+from tinygen.sharding import make_mesh
+
+ROOT = Path(__file__).parents[1]
 
 LIMIT = 240  # seconds, after which a test counts processes as hanging
 PROGRAM = "import sys; from tinygen import cli; {before}; sys.exit(cli.main(sys.argv[1:]))"
@@ -33,7 +35,7 @@ def start(tmp_path):
         flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
         log = (tmp_path / f"{len(started)}.log").open("w+")
         command = [sys.executable, "-c", PROGRAM.format(before=before), *arguments, f"{flag}={address},{of},{index}"]
-        child = subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": flags}, stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
+        child = subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": flags}, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
         started.append(child)
 
         def wait():
@@ -49,5 +51,148 @@ def start(tmp_path):
 
 
 def quick(workdir, recipe="dit_pixel_faces", **settings):
-    settings = dict(eval_every=0, preview_every=0, checkpoint_every=0, log_every=1) | settings
-    return [f"--config=configs/{recipe}.py:smoke", f"--workdir={workdir}", *(f"--config.train.{key}={value}" for key, value in settings.items())]
+    settings = dict(eval_every=0, preview_every=0, checkpoint_every=0, log_every=1, preview_num=4) | settings
+    changes = [f"--config.train.{key}={value}" for key, value in settings.items()]
+    return ["train", f"--config={ROOT / 'configs' / recipe}.py:smoke", f"--workdir={workdir}", *changes]
+
+
+def lines(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+SMALL = [f"--config.model.{key}={value}" for key, value in dict(patch=8, width=8, depth=1, heads=2, mlp_multiple=8).items()]
+
+MESHES = {"fsdp_sine": (1, 8, 1), "dit_pixel_faces": (2, 2, 2)}
+
+
+@pytest.mark.parametrize("recipe", MESHES)
+def test_two_processes_of_four_devices_train_as_one_process_with_one(start, saved_arrays, tmp_path, recipe):
+    """The losses, the held-out ones too; and their checkpoint is one that this process, with eight devices, can go on from."""
+    settings = dict(steps=12, preview_every=12, eval_every=12)
+    axes = [f"--config.mesh.{axis}={size}" for axis, size in zip(("data", "fsdp", "tensor"), MESHES[recipe], strict=True)]
+    both = [start(index, *quick(tmp_path / "two", recipe, **settings), *axes, "--config.sharding.min_size=64") for index in (0, 1)]
+    alone = start(0, *quick(tmp_path / "one", recipe, **settings), of=1, devices=1)
+    ended = [process.wait() for process in (*both, alone)]
+    assert [each.status for each in ended] == [0, 0, 0], "\n".join(each.said for each in ended)
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert [line["step"] for line in two] == list(range(1, 13))  # process 0 alone writes
+    for name in ("loss", "grad_norm"):
+        np.testing.assert_allclose([line[name] for line in two], [line[name] for line in one], rtol=1e-5)
+    assert two[-1]["eval_ema_loss"] == pytest.approx(one[-1]["eval_ema_loss"], rel=1e-5)
+    assert (tmp_path / "two" / "samples" / "000012.png").exists()
+    assert "INFO" not in ended[1].said
+    assert "steps in" not in ended[1].said  # the log is process 0's
+    assert cli.main([*quick(tmp_path / "two", recipe, **settings | dict(steps=13)), "--config.mesh.data=8"]) == 0
+    alone, together = saved_arrays(tmp_path / "one", 12), saved_arrays(tmp_path / "two", 12)
+    assert alone.keys() == together.keys()
+    for name in alone:
+        np.testing.assert_allclose(together[name], alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert manifest_of(tmp_path / "two")["process_count"] == 1  # the last to run there
+
+
+def manifest_of(workdir):
+    return json.loads((workdir / "manifest.json").read_text())
+
+
+def test_a_signal_to_one_process_stops_both_after_the_same_step_which_is_saved(start, tmp_path):
+    both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *SMALL) for index in (0, 1)]
+    reached(tmp_path / "run", both, 2)
+    both[1].kill(signal.SIGTERM)
+    assert [process.wait().status for process in both] == [143, 143]
+    step = lines(tmp_path / "run")[-1]["step"]
+    assert (tmp_path / "run" / "checkpoints" / str(step)).exists()
+
+
+def reached(workdir, running, step):
+    """Waits until the run has written `step` lines."""
+    until = time.monotonic() + LIMIT
+    while not (workdir / "metrics.jsonl").exists() or len((workdir / "metrics.jsonl").read_text().splitlines()) < step:
+        assert time.monotonic() < until
+        assert all(process.running() for process in running), running[0].wait().said
+        time.sleep(0.1)
+
+
+FAILING = """
+from tinygen.data import base
+from tinygen.errors import UserError
+take = base.ArrayExamples.take
+def failing(self, indices, calls=[]):
+    calls.append(1)
+    if len(calls) > 9: raise UserError("picture 7 has gone")
+    return take(self, indices)
+base.ArrayExamples.take = failing
+"""
+
+
+def test_a_process_whose_data_fail_takes_the_others_with_it_and_they_say_why(start, tmp_path):
+    command = [*quick(tmp_path / "run", steps=1_000_000), *SMALL]
+    both = [start(0, *command), start(1, *command, before=f"exec({FAILING!r})")]
+    ended = [process.wait() for process in both]
+    assert [each.status for each in ended] == [2, 2], "\n".join(each.said for each in ended)
+    assert "tinygen: picture 7 has gone" in ended[1].said
+    assert "tinygen: process 1 of 2 failed: picture 7 has gone" in ended[0].said
+
+
+def test_a_killed_process_is_missed_within_the_time_given(start, tmp_path):
+    both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *SMALL, "--config.distributed_timeout=15") for index in (0, 1)]
+    reached(tmp_path / "run", both, 1)
+    both[1].kill(signal.SIGKILL)
+    ended = both[0].wait()
+    assert ended.status not in (0, None)
+    assert "another task died" in ended.said  # JAX's own words
+
+
+def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path):
+    command = quick(tmp_path / "run", steps=5)
+    both = [start(0, *command), start(1, *command, "--config.optim.lr=0.5")]
+    ended = [process.wait() for process in both]
+    assert [each.status for each in ended] == [2, 2]
+    assert "different configurations (process 0 -> this one: optim.lr: 0.002 -> 0.5)" in ended[1].said
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_process_told_of_another_number_of_them_refuses(start, tmp_path):
+    command = quick(tmp_path / "run", steps=5)
+    both = [start(0, *command), start(1, *command, of=3)]
+    ended = [process.wait() for process in both]
+    assert [each.status for each in ended] == [2, 2]
+    assert "the number of processes is 2 on process 0, 3 on 1" in ended[1].said
+
+
+def test_a_process_that_waits_in_vain_says_so_within_the_time_given(start, tmp_path):
+    late = start(1, *quick(tmp_path / "run", steps=5), "--config.distributed_timeout=2")
+    ended = late.wait()
+    assert ended.status == 2
+    assert "not all processes came together within 2 s" in ended.said
+    assert "Traceback" not in ended.said
+
+
+def test_without_a_cluster_auto_says_what_to_do(start, tmp_path):
+    child = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before="pass"), *quick(tmp_path / "run"), "--config.distributed=auto"],
+        capture_output=True, text=True, timeout=LIMIT, cwd=ROOT,
+    )  # fmt: skip
+    assert child.returncode == 2
+    assert "JAX finds no cluster here" in child.stderr
+    assert len(child.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("distributed", ["here", "host:1,2", "host,2,0", "host:99999,2,0", "host:1,2,0,5", "a b:1,2,0"])
+def test_a_place_that_is_none_is_refused_with_an_example(distributed):
+    with pytest.raises(UserError, match=r"neither auto nor HOST:PORT,PROCESSES,PROCESS, for example 10.0.0.1:9876,4,0"):
+        cluster.parse(distributed)
+
+
+def test_processes_are_numbered_from_zero():
+    assert cluster.parse("10.0.0.1:80,2,1") == cluster.Cluster("10.0.0.1:80", 2, 1)
+    with pytest.raises(UserError, match="2 of them end at 1"):
+        cluster.parse("10.0.0.1:80,2,2")
+
+
+def test_a_process_alone_leads_and_agrees_with_itself():
+    assert cluster.parse("") is None
+    assert processes.leads()
+    assert processes.from_lead("question", lambda: "answer") == "answer"
+    processes.agree("anything", "at all")
+    largest = processes.Largest(make_mesh(dict(data=-1, fsdp=1, tensor=1)))
+    assert [largest(number) for number in (0, 15, 0)] == [0, 15, 0]  # at once
