@@ -106,18 +106,22 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
 
 
 def make_preview(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
-    """state -> media drawn with the averaged weights, from the same noise and conditions every time."""
+    """state -> media from the same noise and conditions every time: of the averaged weights, or of both where the objective compares."""
     num, layout = config.train.preview_num, parts.layout
     padded = layout.padded(num)
     batch = layout.put({**next(source.epoch("validation", padded)), **source.codec.conditions(padded)})
     keys = jax.device_put(example_keys(stream(config.seed, "preview"), 0, padded), layout.batch)
-    drawing = jax.jit(
-        lambda params, buffers, batch, keys: parts.objective.preview(merge(graphdef, params, buffers), batch, keys),
-        out_shardings=layout.replicated,
-    )
+
+    def draw(params: Tree, ema: Tree, buffers: Tree, batch: Batch, keys: jax.Array) -> dict[str, media.Media]:
+        averaged = merge(graphdef, ema, buffers)
+        if hasattr(parts.objective, "compare"):
+            return parts.objective.compare(merge(graphdef, params, buffers), averaged, batch, keys)
+        return parts.objective.preview(averaged, batch, keys)
+
+    drawing = jax.jit(draw, out_shardings=layout.replicated)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
-        shown = jax.device_get(drawing(state.ema, state.buffers, batch, keys))
+        shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch, keys))
         return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
 
     return preview
