@@ -81,10 +81,10 @@ def test_elements_are_dropped_at_their_rate_each_by_itself_and_the_mean_is_kept(
 
 def test_both_hidden_layers_have_masks_of_their_own():
     """Through layers that pass their inputs on, what comes out is dropped by both masks: a share 1 - 0.75² of the features."""
-    model = create(hidden=1000, target_shape=(1000,))
+    model = create(hidden=100, target_shape=(100,))
     for layer in (model.hidden[1], model.out):
-        layer.kernel[...] = jnp.eye(1000)
-    model.hidden[0].kernel[...], model.hidden[0].bias[...] = jnp.zeros((1, 1000)), jnp.ones(1000)
+        layer.kernel[...] = jnp.eye(100)
+    model.hidden[0].kernel[...], model.hidden[0].bias[...] = jnp.zeros((1, 100)), jnp.ones(100)
     dropped = np.asarray(model(X, rngs=rngs())) == 0
     assert dropped.mean() == pytest.approx(1 - 0.75**2, abs=3 * np.sqrt(0.25 / dropped.size))
 

@@ -154,23 +154,30 @@ def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():
     assert np.ptp(predictions[0]) > 1.5 * np.ptp(predictions[1])
 
 
-def test_a_run_of_eight_devices_goes_on_on_one_with_the_same_noise_and_dropout(tmp_path, machine_of, metrics_of):
-    train.main(sine(train=dict(steps=3)), str(tmp_path / "moved"))
+@pytest.mark.parametrize("mesh", [dict(data=8, fsdp=1), dict(fsdp=8), dict(fsdp=1, tensor=8)], ids=str)
+def test_noise_and_dropout_do_not_depend_on_the_devices(mesh, machine_of):
+    def loss(mesh):
+        config = sine(mesh=mesh)
+        source = build.data_source(config)
+        parts = build.parts(config, source.codec)
+        graph = graph_of(parts.create)
+        with jax.set_mesh(parts.layout.mesh):
+            params = split(parts.create(nnx.Rngs(0)))[1]
+            batch = parts.layout.put(next(source.batches("train", config.batch_size, config.seed)))
+            value = jax.jit(lambda params: parts.objective.loss(merge(graph, params, {}), batch, KEY(1), train=True)[0])
+            return float(value(jax.device_put(params, parts.layout.shardings(params))))
+
+    spread = loss(mesh)
     machine_of(1)
-    train.main(sine(), str(tmp_path / "moved"))
-    train.main(sine(), str(tmp_path / "alone"))
-    moved, alone = (metrics_of(tmp_path / name) for name in ("moved", "alone"))
-    assert [line["step"] for line in moved] == [line["step"] for line in alone] == [1, 2, 3, 4, 5, 6]
-    # float32 sums in another order
-    np.testing.assert_allclose([line["loss"] for line in moved], [line["loss"] for line in alone], rtol=1e-5)
+    assert spread == pytest.approx(loss(dict(fsdp=1)), rel=1e-6)  # other noise or masks move the loss of 16 examples by per cents
 
 
-def test_a_small_perceptron_learns_the_sine(tmp_path, metrics_of):
-    config = sine(batch_size=64, mesh=dict(data=-1, fsdp=1), train=dict(steps=400, log_every=400, eval_every=400))
-    train.main(config, str(tmp_path / "run"))
+def test_a_small_perceptron_learns_the_sine(tmp_path, machine_of, metrics_of):
+    machine_of(1)
+    train.main(sine(batch_size=64, train=dict(steps=300, log_every=300, eval_every=300)), str(tmp_path / "run"))
     first, last = metrics_of(tmp_path / "run")
     assert first["loss"] > 0.4  # a sine's mean square is 0.5
-    assert last["eval_ema_loss"] < 0.02
+    assert last["eval_ema_loss"] < 0.05
 
 
 def test_data_without_a_target_are_refused():

@@ -29,7 +29,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
         file.write(json.dumps(line) + "\n")
     width = max(map(len, values))
     print(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
-    print("\n".join(f"  {name:<{width}}  {value:.5f}" for name, value in values.items()))
+    print("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
     return 0
 
 

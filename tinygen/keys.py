@@ -97,7 +97,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     "pixel_faces": dict(label="hair_color"),  # 10,000 faces, 16x16 RGB; label = the attribute to condition on, or ""
     "sine": dict(  # y = sin x on [-π, π]
         num=4096,  # examples to train on
-        held_out=512,
+        held_out=512,  # others, from the same interval
     ),
     "folder": dict(  # any tree of images; its folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits
         path=resume(""),  # the folder; its content is what may not change on resume
