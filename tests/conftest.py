@@ -135,7 +135,7 @@ class ToySquaredError:
 
     def preview(self, model, batch, keys):
         x = jnp.linspace(-1.0, 1.0, self.points)[:, None]
-        return {"curve": Media(jnp.concatenate([x, model(x)], -1), kind="curve")}
+        return {"curve": Media(jnp.concatenate([x, model(x)], -1), kind="curve", curves=("model",))}
 
 
 def toy_sine(*, num):

@@ -38,7 +38,7 @@ def test_a_checkpoint_gets_the_held_out_losses_that_its_run_logged(workdir, logg
     said = capsys.readouterr().out
     assert "step 20, averaged weights, 1000 held-out examples" in said
     assert "step 20, raw weights" in said
-    assert f"{averaged['loss']:.5f}" in said
+    assert f"{averaged['loss']:.5g}" in said
 
 
 def test_another_step_has_another_loss_and_each_evaluation_adds_a_line(workdir):

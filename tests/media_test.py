@@ -56,23 +56,42 @@ def test_a_png_holds_the_same_pixels(tmp_path, channels):
             np.testing.assert_array_equal(np.asarray(stored).reshape(image.shape), image)
 
 
-def ink(sheet):
-    """(x, y) of a plot's curve pixels, y upwards; the text in the top strip is black."""
-    blue = (sheet[..., 2] > sheet[..., 0].astype(int) + 50).nonzero()
-    return blue[1], 255 - blue[0]
+COLOURS = [(31, 119, 180), (255, 127, 14), (44, 160, 44)]  # Matplotlib's first three
 
 
-def test_a_plot_draws_its_curve_from_corner_to_corner_y_upwards():
+def ink(sheet, index):
+    """(x, y) of the pixels of a plot's curve of this number, y upwards."""
+    curves = sheet[40:].astype(int)  # above stand their names
+    rows, columns = (np.abs(curves - COLOURS[index]).sum(-1) < 60).nonzero()  # edges are blended
+    return columns, len(curves) - rows
+
+
+def test_a_plot_draws_each_curve_in_its_own_colour_y_upwards():
     x = np.linspace(3, 5, 100)
-    across, up = ink(media.plot(np.stack([x, 10 * x - 7], -1)))
-    assert np.corrcoef(across, up)[0, 1] > 0.999
-    # margins of 16 pixels, a line two pixels wide
-    assert [across.min(), across.max(), up.min(), up.max()] == pytest.approx([16, 240, 16, 240], abs=2)
+    sheet = media.plot(np.stack([x, 10 * x - 7, 43 - 10 * x], -1), ["up", "down"])
+    assert (sheet.shape, sheet.dtype) == ((400, 600, 3), np.uint8)
+    for index, slope in enumerate((1, -1)):
+        across, up = ink(sheet, index)
+        assert slope * np.corrcoef(across, up)[0, 1] > 0.99
+        assert np.ptp(across) > 400  # most of the picture's width
+
+
+def test_curves_that_coincide_can_all_be_seen():
+    x = np.linspace(0, 1, 100)
+    sheet = media.plot(np.stack([x, x, x, x], -1), ["truth", "raw", "averaged"])
+    assert [len(ink(sheet, index)[0]) > 300 for index in range(3)] == [True] * 3
+
+
+def test_a_plot_names_its_curves():
+    points = np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert (media.plot(points, ["one name"]) != media.plot(points, ["another"])).any()
+    with pytest.raises(ValueError, match="longer"):
+        media.plot(points, [])
 
 
 @pytest.mark.parametrize("points", [np.zeros((5, 2)), np.array([[0.0, 1.0], [1.0, 1.0]])])
 def test_a_flat_curve_can_be_plotted(points):
-    assert media.plot(points).shape == (256, 256, 3)
+    assert media.plot(points, ["flat"]).shape == (400, 600, 3)
 
 
 DECODING = Codec(kind="image", spec={}, labels=("a", "b"))
@@ -86,7 +105,8 @@ def test_the_codec_s_pictures_and_plain_ones_are_shown_as_a_grid_of_whole_label_
 
 def test_a_curve_is_plotted_whatever_the_codec():
     points = np.array([[0.0, 0.0], [1.0, 2.0]])
-    np.testing.assert_array_equal(media.picture(Media(points, "curve"), Codec(kind="curve", spec={})), media.plot(points))
+    shown = media.picture(Media(points, "curve", ("line",)), Codec(kind="image", spec={}))
+    np.testing.assert_array_equal(shown, media.plot(points, ["line"]))
 
 
 def test_data_that_is_no_picture_must_say_how_to_be_shown():

@@ -9,20 +9,23 @@ import jax
 from flax import nnx
 
 from tinygen.config import Config
-from tinygen.data import folder, images, tfds
+from tinygen.data import folder, images, synthetic, tfds
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
 from tinygen.models.microdit import MicroDiT
+from tinygen.models.mlp import MLP
 from tinygen.objectives.flow import FlowMatching
+from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, make_mesh
 
-MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT}
-OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching}
+MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP}
+OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "regression": Regression}
 DATASETS: dict[str, Callable[..., DataSource]] = {
     "digits": images.digits,
     "digits8": images.digits8,
     "pixel_faces": images.pixel_faces,
+    "sine": synthetic.sine,
     "folder": folder.folder,
     "avatars": tfds.avatars,
     "celeb_a": tfds.celeb_a,

@@ -38,7 +38,7 @@ def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict
         file.write(json.dumps(line) + "\n")
     width = max(map(len, values))
     print(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
-    print("\n".join(f"  {name:<{width}}  {value:.5f}" for name, value in values.items()))
+    print("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
 
 
 def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:

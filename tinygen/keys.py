@@ -71,6 +71,11 @@ MODELS: dict[str, dict[str, Any]] = {
         qk_norm=True,  # RMS norm of queries and keys, a head
         time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for MeanFlow
     ),
+    "mlp": dict(
+        hidden=1024,  # features of a hidden layer; a multiple of mesh.tensor
+        depth=2,  # hidden layers
+        dropout=0.1,  # share of hidden features dropped in training
+    ),
 }
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -83,12 +88,19 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
         guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
     ),
+    "regression": dict(
+        target_noise=0.0,  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation
+    ),
 }
 
 DATASETS: dict[str, dict[str, Any]] = {
     "digits": dict(label="label"),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
     "digits8": dict(label="label"),  # 1,797 digits, 8x8 grey, 10 classes
     "pixel_faces": dict(label="hair_color"),  # 10,000 faces, 16x16 RGB; label = the attribute to condition on, or ""
+    "sine": dict(  # y = sin x on [-π, π]
+        num=4096,  # examples to train on
+        held_out=512,  # others, from the same interval
+    ),
     "folder": dict(  # any tree of images; its folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits
         path=resume(""),  # the folder; its content is what may not change on resume
         size=64,  # pixels a side

@@ -3,12 +3,13 @@
 import dataclasses
 import io
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
-from PIL import Image, ImageDraw
+from PIL import Image
 
 BORDER = 2  # pixels between the images of a grid, before enlarging
 
@@ -20,11 +21,12 @@ class Media:
 
     kind: "codec": examples in the model's own domain, decoded by the run's codec
           "image": pictures [N, H, W, C] in [-1, 1], whatever the data are
-          "curve": points [N, 2] of a plot
+          "curve": a plot [N, 1 + K]: x, then a column of values for each of the K named `curves`
     """
 
     value: jax.Array | np.ndarray
     kind: str = dataclasses.field(default="codec", metadata=dict(static=True))
+    curves: tuple[str, ...] = dataclasses.field(default=(), metadata=dict(static=True))
 
 
 def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
@@ -50,18 +52,20 @@ def columns_for(classes: int) -> int | None:
     return classes * math.ceil(8 / classes)
 
 
-def plot(points: np.ndarray) -> np.ndarray:
-    """A curve through [N, 2] points (x, y), in their order, as a picture [256, 256, 3], the axes' extents written on it."""
-    size, margin = 256, 16
-    points = np.asarray(points, np.float64)
-    low, high = points.min(0), points.max(0)
-    unit = (points - low) / np.where(high > low, high - low, 1.0)
-    at = margin + unit * (size - 2 * margin)
-    sheet = Image.new("RGB", (size, size), "white")
-    draw = ImageDraw.Draw(sheet)
-    draw.line([(x, size - y) for x, y in at], fill=(31, 119, 180), width=2)
-    draw.text((2, 2), f"x {low[0]:.3g} .. {high[0]:.3g}   y {low[1]:.3g} .. {high[1]:.3g}", fill="black")
-    return np.asarray(sheet)
+def plot(points: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Curves as a picture [400, 600, 3]: points [N, 1 + K] are x and, for each of the K names, y; joined in their order."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), dpi=100, layout="constrained")
+    canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+    x, *curves = np.asarray(points, np.float64).T
+    for index, (name, y) in enumerate(zip(names, curves, strict=True)):
+        # Each is thinner than the one before: where they coincide, all can be seen.
+        axes.plot(x, y, label=name, linewidth=2 * (len(names) - index))
+    figure.legend(loc="outside upper center", ncols=len(names))  # above, where it hides no curve
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def png(image: np.ndarray) -> bytes:
@@ -74,7 +78,7 @@ def png(image: np.ndarray) -> bytes:
 def picture(media: Media, codec: Any) -> np.ndarray:
     """The uint8 picture [H, W, C] of a preview's media."""
     if media.kind == "curve":
-        return plot(np.asarray(media.value))
+        return plot(np.asarray(media.value), media.curves)
     if media.kind == "image" or codec.kind == "image":
         return grid(codec.decode(np.asarray(media.value)), columns_for(len(codec.labels)))
     raise ValueError(f"a preview of {codec.kind} data must say how to show it: kind='image' or 'curve'")

@@ -108,20 +108,23 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
 
 
 def make_preview(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
-    """state -> media drawn with the averaged weights, from the same noise and conditions every time."""
+    """state -> media from the same noise and conditions every time: of the averaged weights, or of both where the objective compares."""
     num, layout = config.train.preview_num, parts.layout
     padded = layout.padded(num)
     first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
     batch = layout.put(first, padded) | layout.share(source.codec.conditions(padded))
 
-    def draw_from(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, media.Media]:
+    def draw(params: Tree, ema: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, media.Media]:
         keys = layout.pinned(example_keys(stream(config.seed, "preview"), 0, padded))
-        return parts.objective.preview(merge(graphdef, weights, buffers), batch, keys)
+        averaged = merge(graphdef, ema, buffers)
+        if hasattr(parts.objective, "compare"):
+            return parts.objective.compare(merge(graphdef, params, buffers), averaged, batch, keys)
+        return parts.objective.preview(averaged, batch, keys)
 
-    drawing = jax.jit(draw_from, out_shardings=layout.replicated)
+    drawing = jax.jit(draw, out_shardings=layout.replicated)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
-        shown = jax.device_get(drawing(state.ema, state.buffers, batch))
+        shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))
         return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
 
     return preview

@@ -1,0 +1,65 @@
+"""A multilayer perceptron with dropout (Srivastava et al. 2014), for regression."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.models.layers import Linear, pin
+
+
+class MLP(nnx.Module):
+    """x [B, *shape] -> y [B, *target_shape], through `depth` hidden layers of `hidden` features, each with SiLU and dropout.
+
+    The other keywords are described in `tinygen.keys.MODELS`.
+    """
+
+    # Hidden layers go in pairs: the first split by columns, the second by rows, so a pair takes one sum over `tensor`. The output
+    # layer stands whole: it is a vector or little more, and the pair before it has just been summed.
+    SHARDING = (
+        (r"hidden/\d*[02468]/kernel$", (None, "tensor")),
+        (r"hidden/\d*[02468]/bias$", ("tensor",)),
+        (r"hidden/\d*[13579]/kernel$", ("tensor",)),
+    )
+
+    def __init__(
+        self,
+        *,
+        shape: Sequence[int],
+        target_shape: Sequence[int],
+        hidden: int,
+        depth: int,
+        dropout: float,
+        precision: str,
+        rngs: nnx.Rngs,
+    ):
+        for key, value in dict(hidden=hidden, depth=depth).items():
+            if value < 1:
+                raise UserError(f"config.model.{key}={value} must be positive")
+        if not 0 <= dropout < 1:
+            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        self.target_shape, self.dropout = tuple(target_shape), dropout
+        inputs = [math.prod(shape), *[hidden] * (depth - 1)]
+        self.hidden = nnx.List([Linear(each, hidden, precision=precision, rngs=rngs) for each in inputs])
+        self.out = Linear(hidden, math.prod(target_shape), precision=precision, rngs=rngs)
+
+    def __call__(self, x: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Predictions. rngs: where dropout's masks come from, in training; without, nothing is dropped."""
+        h = x.reshape(x.shape[0], -1)
+        for index, layer in enumerate(self.hidden):
+            h = pin(jax.nn.silu(layer(h)), "batch", None if index % 2 else "tensor")
+            if rngs is not None and self.dropout:
+                h = drop(h, self.dropout, rngs.dropout())
+        return self.out(h).reshape(-1, *self.target_shape)
+
+
+def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
+    """`x` with a share `rate` of its elements put to zero, the others enlarged to keep the mean.
+
+    Which ones depends on the key and the shape alone: JAX counts its random bits by their place in the whole array, however it is
+    split over devices.
+    """
+    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)

@@ -1,0 +1,51 @@
+"""Regression: predict y from x by least squares."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.media import Media
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression:
+    """shape, target_shape: of an example's x and y. The other field is described in `tinygen.keys.OBJECTIVES`."""
+
+    shape: tuple[int, ...]
+    target_shape: tuple[int, ...]
+    target_noise: float
+
+    needs_jvp = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.target_noise < math.inf:
+            raise UserError(f"config.objective.target_noise={self.target_noise} must be 0 (none) or positive")
+
+    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+        """Mean squared error of y over the batch's valid examples. In training the model drops, and the targets are noisy.
+
+        Metrics: `loss` and `raw_loss`, the same here: (sum, weight) pairs.
+        """
+        noise_key, dropout_key = jax.random.split(key)
+        target = batch["y"]
+        if train and self.target_noise:
+            target = target + self.target_noise * jax.random.normal(noise_key, target.shape)
+        pred = model(batch["x"], rngs=nnx.Rngs(dropout=dropout_key) if train else None)
+        error = jnp.mean(jnp.square(pred - target), tuple(range(1, pred.ndim)))  # [B]
+        weight = batch.get("weight", jnp.ones(len(error)))
+        total = (jnp.sum(weight * error), jnp.sum(weight))
+        return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
+
+    def compare(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+        """A plot of the batch's y over x beside what the raw and the averaged weights predict; none where x or y is not one number."""
+        if self.shape != (1,) or self.target_shape != (1,):
+            return {}
+        x = batch["x"]
+        points = jnp.concatenate([x, batch["y"], raw(x), averaged(x)], -1)  # [N, 4]
+        return {"curve": Media(points[jnp.argsort(x[:, 0])], kind="curve", curves=("truth", "raw weights", "averaged weights"))}
