@@ -32,6 +32,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     """
     folder = epath.Path(workdir)
     check_writers(config.train.writers)
+    checkpoint.check_store(folder)
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
