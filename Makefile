@@ -34,6 +34,7 @@ fmt: dev
 lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/shellcheck --external-sources scripts/*.sh .ci/run
 
 types: dev
 	$(BIN)/pyright

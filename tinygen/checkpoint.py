@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import platform
 import subprocess
@@ -37,8 +38,18 @@ def make_manager(workdir: epath.Path, *, keep: int, keep_every: int) -> ocp.Chec
 
 def open_manager(checkpoints: epath.Path, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
     """Orbax wants absolute paths, and says so only when it saves."""
+    check_store(checkpoints)
     absolute = checkpoints if "://" in str(checkpoints) else checkpoints.resolve()
     return ocp.CheckpointManager(absolute, options=options)
+
+
+def check_store(path: epath.Path) -> None:
+    """Raises UserError for a path in a bucket where what Orbax needs for one is not installed."""
+    if str(path).startswith("gs://"):
+        try:
+            importlib.import_module("google.cloud.storage")
+        except ImportError as error:
+            raise UserError(f"{path}: Google's client for buckets is not installed: pip install 'tinygen[gcs]'") from error
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: Config, codec: Codec, manifest: dict[str, Any]) -> None:
@@ -136,12 +147,19 @@ def write_whole(path: epath.Path, text: str) -> None:
     fresh.replace(path)
 
 
+def append(path: epath.Path, line: str) -> None:
+    """Adds a line to a text file. Object stores (gs://) know only whole files: there it is read and written anew."""
+    if "://" in str(path):
+        path.write_text(f"{path.read_text() if path.exists() else ''}{line}\n")
+        return
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+
+
 def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
     """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it."""
-    if not leads():
-        return
-    with (workdir / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}) + "\n")
+    if leads():
+        append(workdir / "events.jsonl", json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}))
 
 
 def read_json(path: epath.Path) -> Any:

@@ -16,7 +16,7 @@ from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen.checkpoint import write_whole
+from tinygen.checkpoint import append, write_whole
 from tinygen.processes import leads
 from tinygen.writers import extra_writers
 
@@ -74,8 +74,7 @@ class Record:
         if rate > 0:
             values = {**values, "steps_per_s": rate, "data_wait": wait, "memory_gib": memory_gib()}
         if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps({"step": step, **values}) + "\n")
+            append(self.path, json.dumps({"step": step, **values}))
         self.writer.write_scalars(step, values)
         shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
         self.progress.update(self.task, rate=shown)

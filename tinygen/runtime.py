@@ -80,8 +80,9 @@ def own(workdir: epath.Path) -> Iterator[None]:
         workdir.mkdir(parents=True, exist_ok=True)
         if "://" not in str(workdir):
             lock = (workdir / ".lock").open("w")
-    except OSError as error:
-        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}. Give a folder that can be.") from error
+    except Exception as error:  # stores raise kinds of their own: no bucket, no permission, no network
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+        raise UserError(f"--workdir={workdir} cannot be written: {reason}. Give a folder that can be.") from error
     if lock is None:
         yield
         return

@@ -1,5 +1,6 @@
 """From a checkpoint to samples: files, and the previews of a run."""
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -99,8 +100,9 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
         media.save_png(folder / "grid.png", media.grid(pictures, media.columns_for(cycle)))
     else:
         arrays: Any = {"x": x, **cond}
-        with (folder / "samples.npz").open("wb") as file:
-            np.savez(file, **arrays)
+        packed = io.BytesIO()  # zip goes back and forth in its file, which object stores do not let it
+        np.savez(packed, **arrays)
+        (folder / "samples.npz").write_bytes(packed.getvalue())
     rows: list[dict[str, Any]] = [{"file": name} for name in files]
     for row, label in zip(rows, cond.get("label", []), strict=False):
         row |= {"label": int(label), "name": codec.labels[label]}

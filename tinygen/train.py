@@ -32,6 +32,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     """
     folder = epath.Path(workdir)
     check_writers(config.train.writers)
+    checkpoint.check_store(folder)
     with processes.lead_first("data"):
         source = build.data_source(config)
     processes.agree("the data", source.fingerprint)

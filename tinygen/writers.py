@@ -25,12 +25,13 @@ class WandbWriter:
     def __init__(self, workdir: epath.Path, settings: Mapping[str, Any]):
         self.wandb: Any = importlib.import_module("wandb")
         identity = workdir / "wandb_id"
+        folder = None if "://" in str(workdir) else os.fspath(workdir)  # wandb keeps its own files on a disk only
         if not identity.exists():
             identity.write_text(secrets.token_hex(8))
         try:
             self.run = self.wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "tinygen"), name=workdir.name, id=identity.read_text(), resume="allow",
-                dir=os.fspath(workdir), config=dict(settings), settings=self.wandb.Settings(init_timeout=20),
+                dir=folder, config=dict(settings), settings=self.wandb.Settings(init_timeout=20),
             )  # fmt: skip
         except self.wandb.Error as error:
             reason = " ".join(str(error).split())[:160]
