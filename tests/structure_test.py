@@ -24,7 +24,7 @@ LEVELS = [
     {"build", "record", "runtime"},
     {"checkpoint", "writers"},
     {"state"},
-    {"optim", "flops"},
+    {"optim", "flops", "arrays"},
     {"models", "objectives", "data", "sharding"},
     {"models.layers", "media", "rng", "config", "processes"},
     {"keys", "cluster"},

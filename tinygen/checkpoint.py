@@ -19,6 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from tinygen import arrays
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.codec import Codec
@@ -27,6 +28,7 @@ from tinygen.processes import from_lead, leads
 from tinygen.state import TrainState, Tree
 
 READING = ocp.CheckpointManagerOptions(create=False)
+CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -37,10 +39,13 @@ def make_manager(workdir: epath.Path, *, keep: int, keep_every: int) -> ocp.Chec
 
 
 def open_manager(checkpoints: epath.Path, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
-    """Orbax wants absolute paths, and says so only when it saves."""
     check_store(checkpoints)
-    absolute = checkpoints if "://" in str(checkpoints) else checkpoints.resolve()
-    return ocp.CheckpointManager(absolute, options=options)
+    return ocp.CheckpointManager(_absolute(checkpoints), options=options)
+
+
+def _absolute(path: epath.Path) -> epath.Path:
+    """Orbax wants absolute paths, and says so only when it saves."""
+    return path if "://" in str(path) else path.resolve()
 
 
 def check_store(path: epath.Path) -> None:
@@ -66,10 +71,17 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: C
 
 
 def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, shardings: TrainState) -> TrainState:
-    """The state of a step, straight onto the devices that `shardings` names, whatever it was saved from."""
-    target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
-    with _naming_damage(epath.Path(manager.directory), step):
-        return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))["state"]
+    """The state of a step, straight onto the devices that `shardings` names, whatever it was saved from.
+
+    Raises UserError where the step's arrays are not exactly those of `abstract`, or cannot be read.
+    """
+    checkpoints = epath.Path(manager.directory)
+    advice = (
+        "They were saved by another version of the model. Give another --workdir; "
+        f"with --config.init.ckpt={checkpoints.parent} --config.init.partial=True it begins from the weights that fit."
+    )
+    with _naming_damage(checkpoints, step):
+        return arrays.read(checkpoints / str(step) / "state", abstract, shardings, advice=advice)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,31 +94,40 @@ class Saved:
     codec: Codec
     manifest: dict[str, Any]
 
-    def restore_weights(self, abstract: Tree, shardings: Tree) -> Tree:
-        """Some of the state's branches ({"ema": ..., "buffers": ...}); the others are never read."""
-        target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
-        arguments = ocp.args.PyTreeRestore(
-            item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
-        )
-        folder = self.workdir / "checkpoints"
-        with _naming_damage(folder, self.step), open_manager(folder, READING) as manager:
-            return manager.restore(self.step, args=ocp.args.Composite(state=arguments))["state"]
+    def restore_weights(self, abstract: Tree, shardings: Tree, advice: str = CURE) -> Tree:
+        """Some of the state's branches ({"ema": ..., "buffers": ...}), exactly; the others are never read."""
+        with _naming_damage(self.checkpoints, self.step):
+            return arrays.read(self.state, abstract, shardings, branches=abstract, advice=advice)
+
+    def restore_fitting(self, abstract: Tree, shardings: Tree) -> tuple[Tree, arrays.Differences]:
+        """Those arrays of the branches that fit, and what does not."""
+        with _naming_damage(self.checkpoints, self.step):
+            return arrays.read_fitting(self.state, abstract, shardings)
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.workdir / "checkpoints"
+
+    @property
+    def state(self) -> epath.Path:
+        return _absolute(self.checkpoints) / str(self.step) / "state"
 
 
-def find(path: epath.PathLike, step: int | None = None) -> Saved:
+def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") -> Saved:
     """The checkpoint that `path` means: a run's workdir, its checkpoints folder, or one checkpoint in it; the newest by default.
 
+    option: what the path was given as
     Raises UserError where there is none.
     """
     folder = epath.Path(path)
     if not folder.exists():
-        raise UserError(f"--ckpt={path}: there is no such folder")
+        raise UserError(f"{option}={path}: there is no such folder")
     if folder.name.isdigit() and folder.parent.name == "checkpoints":
         folder, step = folder.parent, int(folder.name) if step is None else step
     checkpoints = folder if folder.name == "checkpoints" else folder / "checkpoints"
     steps = _steps(checkpoints)
     if not steps:
-        raise UserError(f"--ckpt={path}: no checkpoint there; give the workdir of a run that has saved one")
+        raise UserError(f"{option}={path}: no checkpoint there; give the workdir of a run that has saved one")
     if step is not None and step not in steps:
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step

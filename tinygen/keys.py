@@ -23,6 +23,10 @@ SCHEMA: dict[str, Any] = dict(
     ),
     model=dict(name="microdit"),  # a row of MODELS
     objective=dict(name="flow"),  # a row of OBJECTIVES
+    init=dict(  # what the first start begins from; a run that has a checkpoint of its own goes on from that
+        ckpt="",  # another run's workdir or checkpoint: its averaged weights, with fresh optimizer and step 0; "" = random weights
+        partial=False,  # take the arrays that fit by name, shape and dtype, where not all do
+    ),
     optim=dict(
         lr=1e-3,  # peak learning rate
         schedule="warmup_cosine",  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine

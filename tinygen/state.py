@@ -47,11 +47,25 @@ def merge(graphdef: nnx.GraphDef, params: Tree, buffers: Tree) -> Any:
     return nnx.merge(graphdef, _indexed(params), _indexed(buffers), copy=True)
 
 
-def init_state(create: Callable[[nnx.Rngs], nnx.Module], tx: optax.GradientTransformation, seed: int) -> TrainState:
-    """The state before the first step; to be jitted, so that it is created where it belongs."""
+def init_state(
+    create: Callable[[nnx.Rngs], nnx.Module], tx: optax.GradientTransformation, seed: int, given: tuple[Tree, Tree] | None = None
+) -> TrainState:
+    """The state before the first step; to be jitted, so that it is created where it belongs.
+
+    given: (params, buffers), or any of their leaves, in place of those that `create` makes
+    """
     _, params, buffers = split(create(nnx.Rngs(stream(seed, "init"))))
+    if given is not None:
+        params, buffers = overlaid(params, given[0]), overlaid(buffers, given[1])
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, buffers, jax.tree.map(jnp.copy, params), tx.init(params), {"skipped": zero, "attempt": jnp.copy(zero)})
+
+
+def overlaid(tree: Any, given: Any) -> Any:
+    """`tree` with the leaves of `given`, which may have fewer."""
+    if not isinstance(tree, Mapping):
+        return given
+    return {key: overlaid(value, given[key]) if key in given else value for key, value in tree.items()}
 
 
 def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:

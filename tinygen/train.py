@@ -33,6 +33,8 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     folder = epath.Path(workdir)
     check_writers(config.train.writers)
     checkpoint.check_store(folder)
+    if config.init.ckpt and not checkpoint.saved_steps(folder):
+        checkpoint.find(config.init.ckpt, option="config.init.ckpt")  # before data are prepared
     with processes.lead_first("data"):
         source = build.data_source(config)
     processes.agree("the data", source.fingerprint)
@@ -67,14 +69,18 @@ def run(
         start = manager.latest_step() or 0
         if not start:
             checkpoint.describe_run(workdir, source.codec, manifest)
-        state = checkpoint.restore(manager, start, abstract, shardings) if start else jax.jit(init, out_shardings=shardings)()
+        given, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
+        fresh = jax.jit(init, donate_argnums=0, out_shardings=shardings)
+        state = checkpoint.restore(manager, start, abstract, shardings) if start else fresh(given)
         evaluate = make_evaluation(config, source, parts, graphdef)
         preview = make_preview(config, source, parts, graphdef)
         skipped = int(state.guard["skipped"])
         with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
             batches = device_batches(config, source, parts, int(state.guard["attempt"]), start, record.waiting)
             announce(workdir, state, start, steps, source)
-            checkpoint.note(workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}))
+            checkpoint.note(
+                workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
+            )
             show_data(workdir, source, train.preview_num)
             pending: tuple[int, Any, dict[str, float]] | None = None
             signalled = processes.Largest(layout.mesh)
@@ -125,6 +131,30 @@ def run(
                 checkpoint.note(workdir, reached, "finished")
             logging.info("Done: %d steps in %s. Samples: tinygen sample --ckpt=%s", reached, workdir, workdir)
     return state
+
+
+def initial_weights(config: Config, abstract: TrainState, shardings: TrainState) -> tuple[tuple[Any, Any], dict[str, Any]]:
+    """(params, buffers) of the checkpoint that config.init names, and what is noted of them.
+
+    The parameters are its averaged ones: what that run is sampled and judged by. Its moments belong to the raw ones.
+    """
+    saved = checkpoint.find(config.init.ckpt, option="config.init.ckpt")
+    wanted = {"ema": abstract.params, "buffers": abstract.buffers}
+    places = {"ema": shardings.params, "buffers": shardings.buffers}
+    noted: dict[str, Any] = {"ckpt": str(saved.workdir), "step": saved.step}
+    if config.init.partial:
+        tree, differences = saved.restore_fitting(wanted, places)
+        taken, total = len(jax.tree.leaves(tree)), len(jax.tree.leaves(wanted))
+        if not taken:
+            raise UserError(f"config.init.ckpt={config.init.ckpt}: none of its arrays fits this model\n" + "\n".join(differences.lines(3)))
+        logging.info("\n".join([f"{taken} of {total} arrays begin as those of {saved.state}", *differences.lines(50)]))
+        noted |= {"taken": taken, "of": total, **{kind: names for kind, names in differences._asdict().items() if names}}
+    else:
+        tree = saved.restore_weights(
+            wanted, places, "Give a model of the same shape, or take the arrays that fit: --config.init.partial=True"
+        )
+        logging.info("The weights begin as the averaged ones of %s", saved.state)
+    return (tree["ema"], tree["buffers"]), {"init": noted}
 
 
 def jitted_step(

@@ -1,0 +1,92 @@
+"""From a checkpoint's arrays to a tree on this machine's devices: names, shapes and dtypes first, then each shard to where it belongs."""
+
+import contextlib
+import math
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from tinygen.errors import UserError
+from tinygen.sharding import path_name
+
+IN_FLIGHT = 2**27  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
+
+
+class Differences(NamedTuple):
+    """How a checkpoint's arrays differ from those wanted: names, with "saved -> wanted" where both have one."""
+
+    missing: list[str]
+    unexpected: list[str]
+    other_shape: list[str]
+    other_dtype: list[str]
+
+    def lines(self, most: int) -> list[str]:
+        """A line a kind: how many, and at `most` so many of their names."""
+        shown = {kind.replace("_", " "): names for kind, names in self._asdict().items() if names}
+        return [
+            f"  {kind} ({len(names)}): {', '.join(names[:most])}" + (f" and {len(names) - most} more" if len(names) > most else "")
+            for kind, names in shown.items()
+        ]
+
+
+def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collection[str] | None = None, advice: str) -> Any:
+    """The checkpoint's arrays in the tree `abstract`, straight onto the devices that `shardings` names, whatever they were saved from.
+
+    branches: the parts of the checkpoint that are to hold these arrays and no others; None = all
+    Raises UserError with the differences and the `advice` where there are any, before an array is read.
+    """
+    with contextlib.closing(_handler(abstract)) as handler:
+        if any(found := differences(handler, folder, abstract, branches)):
+            raise UserError("\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice]))
+        return _read(handler, folder, abstract, shardings)
+
+
+def read_fitting(folder: epath.Path, abstract: dict[str, Any], shardings: dict[str, Any]) -> tuple[dict[str, Any], Differences]:
+    """Those of the wanted arrays that the checkpoint has under the same name, with the same shape and dtype; and what differs.
+
+    abstract, shardings: nested dicts, whose upper keys are branches. The tree that comes back lacks what does not fit.
+    """
+    with contextlib.closing(_handler(abstract)) as handler:
+        found = differences(handler, folder, abstract, abstract)
+        unfit = {line.split()[0] for line in (*found.missing, *found.other_shape, *found.other_dtype)}
+        fitting = [_without(tree, unfit) for tree in (abstract, shardings)]
+        return (_read(handler, folder, *fitting) if jax.tree.leaves(fitting[0]) else fitting[0]), found
+
+
+def differences(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstract: Any, branches: Collection[str] | None) -> Differences:
+    """What stands in the way of reading `abstract`. Reads the arrays' metadata alone."""
+    saved = {name: leaf for name, leaf in _named(handler.metadata(folder).tree) if branches is None or name.split("/")[0] in branches}
+    wanted = dict(_named(abstract))
+    both = [(name, saved[name], leaf) for name, leaf in wanted.items() if name in saved]
+    return Differences(
+        missing=[name for name in wanted if name not in saved],
+        unexpected=[name for name in saved if name not in wanted],
+        other_shape=[f"{name} {list(a.shape)} -> {list(b.shape)}" for name, a, b in both if tuple(a.shape) != tuple(b.shape)],
+        other_dtype=[f"{name} {a.dtype} -> {b.dtype}" for name, a, b in both if a.dtype != b.dtype],
+    )
+
+
+def _handler(abstract: Any) -> ocp.PyTreeCheckpointHandler:
+    largest = max((math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)), default=0)
+    gigabytes: Any = max(IN_FLIGHT, largest + 1) / 10**9  # Orbax wants more than the largest array, and makes bytes of it again
+    return ocp.PyTreeCheckpointHandler(restore_concurrent_gb=gigabytes)
+
+
+def _read(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstract: Any, shardings: Any) -> Any:
+    target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
+    arguments = ocp.checkpoint_utils.construct_restore_args(target)
+    # Orbax's own idea of strict compares no dtypes and knows no branches: what is wanted is there, as `differences` has seen.
+    return handler.restore(folder, args=ocp.args.PyTreeRestore(item=target, restore_args=arguments, partial_restore=True))
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+    return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _without(tree: dict[str, Any], names: Collection[str], path: str = "") -> dict[str, Any]:
+    """`tree` less the leaves of those names."""
+    kept = {key: value for key, value in tree.items() if f"{path}{key}" not in names}
+    return {key: _without(value, names, f"{path}{key}/") if isinstance(value, dict) else value for key, value in kept.items()}
