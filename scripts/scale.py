@@ -12,6 +12,7 @@ that are already there.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -140,16 +141,17 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         return all(np.array_equal(shard.data, stored[shard.index]) for shard in leaf.addressable_shards)
 
     results = {}
-    with processes.joined(distributed, 120):
+    with processes.joined(distributed, 120), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
         for workdir in sorted(path for path in folder.iterdir() if path.is_dir()):
             saved = checkpoint.find(workdir)
             config = schema.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
             source, parts = build.data_source(config), build.parts(config, saved.codec)
             abstract = jax.eval_shape(lambda parts=parts, config=config: init_state(parts.create, train.optimizer(config)[0], config.seed))
             shardings = parts.layout.shardings(abstract)
-            with checkpoint.open_manager(saved.workdir / "checkpoints", checkpoint.READING) as manager:
+            with checkpoint.open_manager(saved.checkpoints, checkpoint.READING) as manager:
                 state = checkpoint.restore(manager, saved.step, abstract, shardings)
-                stored = manager.restore(saved.step, args=ocp.args.Composite(state=ocp.args.StandardRestore()))["state"]
+            plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(saved.state).tree)
+            stored = reader.restore(saved.state, args=ocp.args.PyTreeRestore(restore_args=plain))
             raw = {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(stored)}
             leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
             equal = sum(same(leaf, raw[name]) for name, leaf in leaves.items())

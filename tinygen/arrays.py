@@ -40,7 +40,9 @@ def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collect
     """
     with contextlib.closing(_handler(abstract)) as handler:
         if any(found := differences(handler, folder, abstract, branches)):
-            raise UserError("\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice]))
+            raise UserError(
+                "\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice])
+            )
         return _read(handler, folder, abstract, shardings)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from etils import epy
+from etils import epath, epy
 from PIL import Image
 
 from tinygen.data import pixels
@@ -141,7 +141,7 @@ def prepared(builder: Any) -> Any:
 
 def _builder(dataset: str, data_dir: str) -> Any:
     gcs_utils._is_gcs_disabled = True  # without a network its look-ups in a bucket hang; nothing here reads from there
-    place = {"data_dir": str(Path(data_dir).expanduser())} if data_dir else {}
+    place = {"data_dir": str(epath.Path(data_dir).expanduser())} if data_dir else {}
     folder = Path(dataset).expanduser()
     if folder.is_dir() and (folder.is_absolute() or len(folder.parts) > 1 or (folder / "dataset_info.json").exists()):
         try:
