@@ -12,7 +12,7 @@ from etils import epath
 from tinygen.errors import UserError
 from tinygen.sharding import path_name
 
-IN_FLIGHT = 2**27  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
+IN_FLIGHT = 2**26  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
 
 
 class Differences(NamedTuple):
@@ -40,7 +40,9 @@ def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collect
     """
     with contextlib.closing(_handler(abstract)) as handler:
         if any(found := differences(handler, folder, abstract, branches)):
-            raise UserError("\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice]))
+            raise UserError(
+                "\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice])
+            )
         return _read(handler, folder, abstract, shardings)
 
 
