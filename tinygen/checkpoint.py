@@ -25,7 +25,7 @@ from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.state import TrainState, Tree
 
-CHUNK = 2**22  # bytes: what is read whole, so that a mesh of other shards than those saved reads little twice
+CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
 READING = ocp.CheckpointManagerOptions(create=False)
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
