@@ -5,6 +5,7 @@ is read from a cache by every later test, by the other pytest workers and by the
 """
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ from tinygen.data.codec import Codec, Field
 from tinygen.media import Media
 from tinygen.models.layers import Linear
 from tinygen.sharding import make_mesh, path_name
+from tinygen.state import init_state
 
 
 def pytest_unconfigure():
@@ -189,6 +191,27 @@ def curve(add_row):
         )
 
     return config
+
+
+@pytest.fixture
+def made(machine_of):
+    """made(config, data, fsdp, tensor): the state of `config` on a mesh of so many devices, each leaf filled with numbers of its own."""
+
+    def make(config, *sizes):
+        machine_of(math.prod(sizes))
+        config = schema.change(config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)), sharding=dict(min_size=8)))
+        parts = build.parts(config, build.data_source(config).codec)
+        abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+        shardings = parts.layout.shardings(abstract)
+        numbers = np.random.default_rng(0)
+        filled = jax.tree.map(
+            lambda leaf, sharding: jax.device_put(numbers.normal(scale=1000, size=leaf.shape).astype(leaf.dtype), sharding),
+            abstract,
+            shardings,
+        )
+        return SimpleNamespace(config=config, abstract=abstract, shardings=shardings, state=filled)
+
+    return make
 
 
 @pytest.fixture(scope="session")

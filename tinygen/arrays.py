@@ -12,7 +12,7 @@ from etils import epath
 from tinygen.errors import UserError
 from tinygen.sharding import path_name
 
-IN_FLIGHT = 2**27  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
+IN_FLIGHT = 2**26  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
 
 
 class Differences(NamedTuple):
@@ -49,7 +49,7 @@ def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collect
 def read_fitting(folder: epath.Path, abstract: dict[str, Any], shardings: dict[str, Any]) -> tuple[dict[str, Any], Differences]:
     """Those of the wanted arrays that the checkpoint has under the same name, with the same shape and dtype; and what differs.
 
-    abstract, shardings: nested dicts, whose upper keys are branches. The tree that comes back lacks what does not fit.
+    abstract, shardings: nested dicts, whose upper keys are branches. The tree that comes back lacks what does not fit, whole branches too.
     """
     with contextlib.closing(_handler(abstract)) as handler:
         found = differences(handler, folder, abstract, abstract)
@@ -89,6 +89,10 @@ def _named(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _without(tree: dict[str, Any], names: Collection[str], path: str = "") -> dict[str, Any]:
-    """`tree` less the leaves of those names."""
-    kept = {key: value for key, value in tree.items() if f"{path}{key}" not in names}
-    return {key: _without(value, names, f"{path}{key}/") if isinstance(value, dict) else value for key, value in kept.items()}
+    """`tree` less the leaves of those names and the branches that this leaves empty, of which Orbax would make leaves."""
+    kept = {
+        key: _without(value, names, f"{path}{key}/") if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if f"{path}{key}" not in names
+    }
+    return {key: value for key, value in kept.items() if value != {}}

@@ -27,6 +27,7 @@ from tinygen.errors import UserError
 from tinygen.processes import from_lead, leads
 from tinygen.state import TrainState, Tree
 
+CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
 READING = ocp.CheckpointManagerOptions(create=False)
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -59,10 +60,11 @@ def check_store(path: epath.Path) -> None:
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: Config, codec: Codec, manifest: dict[str, Any]) -> None:
     """Begins a save; the state may be donated as soon as this returns."""
+    chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK), state)
     manager.save(
         step,
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state),
+            state=ocp.args.StandardSave(state, save_args=chunked),
             config=ocp.args.JsonSave(config.to_dict()),
             codec=ocp.args.JsonSave(codec.to_json()),
             manifest=ocp.args.JsonSave(manifest),

@@ -154,7 +154,7 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
             wanted, places, "Give a model of the same shape, or take the arrays that fit: --config.init.partial=True"
         )
         logging.info("The weights begin as the averaged ones of %s", saved.state)
-    return (tree["ema"], tree["buffers"]), {"init": noted}
+    return (tree.get("ema", {}), tree.get("buffers", {})), {"init": noted}
 
 
 def jitted_step(
