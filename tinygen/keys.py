@@ -42,7 +42,10 @@ SCHEMA: dict[str, Any] = dict(
         fsdp=resume(1),  # batch and parameters split
         tensor=resume(1),  # products split by the model's SHARDING table
     ),
-    sharding=dict(min_size=resume(2**16)),  # elements; leaves smaller than this are replicated, not split by fsdp
+    sharding=dict(
+        min_size=resume(2**16),  # elements; leaves smaller than this are replicated, not split by fsdp
+        rules=resume(()),  # ((regular expression of leaves' paths, (axis or None, ...) or None = whole), ...), before the model's own
+    ),
     train=dict(
         steps=resume(2_000),  # optimizer steps of the whole run
         log_every=resume(50),  # steps between lines of metrics.jsonl and TensorBoard points
