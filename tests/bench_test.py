@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import runtime, train
+from tinygen import footprint, runtime, train
 
 
 @pytest.fixture
@@ -41,17 +41,30 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
     """The number of steps that each took, not their time."""
     monkeypatch.setattr(bench, "busy_share", lambda: 0.0)
     order = []
-    compiled, advance = train.jitted_step, train.Record.advance
+    advance = train.Record.advance
 
-    def counting(*arguments):
-        take_step = compiled(*arguments)
-        return lambda state, batch: (order.append("step"), take_step(state, batch))[1]
+    class Counted:
+        """A jitted or compiled step that notes its calls."""
+
+        def __init__(self, step):
+            self.step = step
+
+        def __call__(self, state, batch):
+            order.append("step")
+            return self.step(state, batch)
+
+        def __getattr__(self, name):
+            return getattr(self.step, name)
+
+    def counting(make):
+        return lambda *arguments: Counted(make(*arguments))
 
     def advancing(self, step):
         order.append("loop")
         advance(self, step)
 
-    monkeypatch.setattr(train, "jitted_step", counting)
+    monkeypatch.setattr(train, "jitted_step", counting(train.jitted_step))
+    monkeypatch.setattr(footprint, "compiled_step", counting(footprint.compiled_step))
     monkeypatch.setattr(train.Record, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0
     looped, bare = ["step", "loop"] * 3, ["step"] * 3

@@ -107,7 +107,16 @@ def test_a_key_of_the_json_that_no_table_has_is_refused():
     assert "dropuot" in refusal(config.from_json, json.dumps(old))
 
 
-@pytest.mark.parametrize("key", ["precision", "mesh.data", "mesh.tensor", "sharding.min_size", "train.steps", "objective.nfe"])
+def test_rules_of_sharding_are_the_same_after_json():
+    made = config.base(sharding=dict(rules=[("a$", (None, "fsdp")), ("b", None)]))
+    assert config.from_json(config.to_json(made)) == made
+    assert made.sharding.rules == (("a$", (None, "fsdp")), ("b", None))
+    assert config.change(made, dict(sharding=dict(rules=[["c", ["tensor"]]]))).sharding.rules == (("c", ("tensor",)),)
+
+
+@pytest.mark.parametrize(
+    "key", ["precision", "sharding.rules", "mesh.data", "mesh.tensor", "sharding.min_size", "train.steps", "objective.nfe"]
+)
 def test_marked_keys_may_change_on_resume(key):
     made = config.base()
     assert key in config.flatten(made)

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 from rich.console import Console
 
-from tinygen import build, describe, train
+from tinygen import build, describe, footprint, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.flops import Product, Products
@@ -32,7 +32,11 @@ def test_a_description_names_the_data_the_parameters_the_work_and_the_memory(des
     assert "x float32[64, 16, 16, 3], label int32[64]" in said
     assert re.search(r"FLOPs a step, .* an example", said)
     assert re.search(r"memory a device: parameters .*, EMA .*, optimizer ", said)
-    assert "while it steps" in said
+    assert re.search(r"while it steps .*: .* in all, .* \(arguments .*, results ", said)
+    assert "mesh: data 8 x fsdp 1 x tensor 1" in said
+    assert re.search(r"work a device: .*FLOPs a step, \d+ all-reduce of ", said)
+    assert re.search(r"whole on every device: \S+ .*B, ", said)
+    assert re.search(r"^blocks/\*/attention/query/kernel +1 +8 x 8 +whole +256 B$", said, re.M)
     assert list(tmp_path.iterdir()) == []  # nothing is written
 
 
@@ -61,7 +65,7 @@ def test_a_device_holds_its_share_of_what_is_split(described):
     config, parts, abstract = described
     sharded = build.parts(schema.change(config, dict(mesh=dict(data=1, fsdp=8), sharding=dict(min_size=1))), parts.codec).layout
     whole, share = (
-        describe.bytes_held(jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), tree, places))
+        footprint.bytes_held(jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), tree, places))
         for tree, places in (
             (abstract.params, parts.layout.shardings(abstract.params)),
             (abstract.params, sharded.shardings(abstract.params)),
@@ -118,8 +122,8 @@ def test_what_padding_multiplies_is_told_as_a_factor_and_only_the_worst_sizes_ar
 
 
 def test_quantities_are_written_with_three_digits_and_a_prefix():
-    assert [describe.si(value) for value in (0, 999, 1.25e12, 3e20)] == ["0 ", "999 ", "1.25 T", "300 E"]
-    assert [describe.si(value, 1024) for value in (512, 2**20, 1.5 * 2**30)] == ["512 ", "1 Mi", "1.5 Gi"]
+    assert [footprint.si(value) for value in (0, 999, 1.25e12, 3e20)] == ["0 ", "999 ", "1.25 T", "300 E"]
+    assert [footprint.si(value, 1024) for value in (512, 2**20, 1.5 * 2**30)] == ["512 ", "1 Mi", "1.5 Gi"]
 
 
 @pytest.mark.parametrize(

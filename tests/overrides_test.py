@@ -34,6 +34,8 @@ def configured(called, recipe):
         (["--config.model.qk_norm", "false"], "model.qk_norm", False),
         (["--config.model.qk_norm"], "model.qk_norm", True),
         (["--config.data.label="], "data.label", ""),
+        (["--config.sharding.rules=[('a/b$', (None, 'fsdp')), ('c', None)]"], "sharding.rules", (("a/b$", (None, "fsdp")), ("c", None))),
+        (["--config.sharding.rules", "(('a', None),)"], "sharding.rules", (("a", None),)),
     ],
 )
 def test_an_override_sets_its_key_alone_with_the_keys_type(configured, recipe, overrides, key, value):

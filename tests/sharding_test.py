@@ -171,3 +171,53 @@ def test_a_batch_that_does_not_split_over_the_devices_is_refused(tiny):
         build.check_batch_size(tiny(batch_size=6), layout)
     with pytest.raises(UserError, match=r"config.batch_size=8 / optim.accumulate=4 is not a multiple"):
         build.check_batch_size(tiny(batch_size=8, optim=dict(accumulate=4)), layout)
+
+
+def test_of_an_embedding_fsdp_splits_the_vocabulary_or_nothing(eight):
+    assert eight.spec("params/label/embedding", (64, 128)) == P("fsdp", None)  # although the width is larger
+    assert eight.spec("opt_state/adam/mu/label/embedding", (64, 128)) == P("fsdp", None)
+    assert eight.spec("params/label/embedding", (10, 128)) == P(None, None)
+
+
+def test_a_rule_of_none_keeps_a_leaf_whole_and_one_that_names_fsdp_is_left_as_it_is():
+    layout = Layout(mesh_of(1, 8, 1), ((r"embed/kernel", None), (r"final/kernel", (None, "fsdp")), (r"kernel", (None,))), min_size=64)
+    assert layout.spec("params/embed/kernel", (64, 64)) == P(None, None)
+    assert layout.spec("params/final/kernel", (64, 16)) == P(None, "fsdp")
+    assert layout.spec("params/other/kernel", (64, 16)) == P("fsdp", None)
+
+
+def test_a_users_rules_go_before_the_models(tiny):
+    rules = [["query/kernel$", ["tensor"]], ["label", None]]  # lists, as JSON has them
+    config = tiny(mesh=dict(data=1, fsdp=4, tensor=2), sharding=dict(min_size=16, rules=rules))
+    layout = build.parts(config, build.data_source(config).codec).layout
+    assert layout.spec("ema/blocks/0/attention/query/kernel", (8, 8)) == P("tensor", "fsdp")
+    assert layout.spec("ema/blocks/0/attention/key/kernel", (8, 8)) == P("fsdp", "tensor")
+    assert layout.spec("params/label/embedding", (8, 8)) == P(None, None)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (("embed/kernel", None), r"'embed/kernel' is not a pair .*\nWrite them as a list: .*"),
+        ((("embed/kernel", "tensor"),), r"is not a pair"),
+        ((("embed/kernel", None, 3),), r"is not a pair"),
+        ((("embed(", None),), r"'embed\(' is not a regular expression: missing \)"),
+        ((("embed/kernl$", None),), r"'embed/kernl\$' is found in no parameter's path. Near it: params/embed/kernel,"),
+        ((("embed/kernel", (None, "tensr")),), r"unknown axis in config.sharding.rules, 'embed/kernel': 'tensr': did you mean 'tensor'"),
+        ((("embed/kernel", ("fsdp", "fsdp")),), r"'embed/kernel' names an axis twice"),
+        ((("embed/bias", (None, "tensor")),), r"params/embed/bias \[8\]: the rule 'embed/bias' names 2 dimensions"),
+        ((("label/embedding", ("fsdp",)),), r"params/label/embedding \[6, 8\]: dimension 0 is not divisible by mesh.fsdp=4"),
+    ],
+    ids=["no pair", "no axes", "three", "no expression", "typo", "axis", "twice", "rank", "size"],
+)
+def test_a_rule_that_cannot_hold_is_refused_before_anything_is_compiled(tiny, rules, message):
+    config = tiny(mesh=dict(data=1, fsdp=4, tensor=2), sharding=dict(rules=rules))
+    with pytest.raises(UserError, match=message):
+        build.parts(config, build.data_source(config).codec)
+
+
+def test_heads_that_do_not_split_over_the_tensor_axis_are_refused_although_the_width_would(tiny, machine_of):
+    machine_of(4)
+    config = tiny(model=dict(width=32, heads=2), mesh=dict(tensor=4))
+    with pytest.raises(UserError, match=r"config.model.heads=2 is not a multiple of config.mesh.tensor=4"):
+        build.parts(config, build.data_source(config).codec)

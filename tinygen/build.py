@@ -17,7 +17,8 @@ from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
-from tinygen.sharding import Layout, make_mesh
+from tinygen.sharding import Layout, check_rules, make_mesh, path_name
+from tinygen.state import split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP}
 OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "regression": Regression}
@@ -56,20 +57,31 @@ def parts(config: Config, codec: Codec) -> Parts:
     """Raises UserError for a model or an objective that does not fit the data, and for a mesh that does not fit the machine."""
     facts = {**codec.facts(), "precision": precision(config)}
     mesh = make_mesh(config.mesh)
-    rules = getattr(_row(MODELS, "model", config), "SHARDING", ())
-    layout = Layout(mesh, rules, config.sharding.min_size)
     objective = _made(OBJECTIVES, "objective", config, facts)
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
 
-    jax.eval_shape(lambda: nnx.split(create(nnx.Rngs(0)), ...)[1])  # refuse now what the model would refuse later
+    # Refuse now what the model would refuse later, and what of it no device could hold.
+    params, buffers = jax.eval_shape(lambda: split(create(nnx.Rngs(0)))[1:])
+    check_heads(config, mesh.shape["tensor"])
+    variables = {"params": params, "buffers": buffers}
+    paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
+    own = getattr(_row(MODELS, "model", config), "SHARDING", ())
+    layout = Layout(mesh, (*check_rules(config.sharding.rules, paths), *own), config.sharding.min_size)
+    layout.shardings(variables)
     return Parts(codec=codec, objective=objective, create=create, layout=layout)
 
 
 def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes of a training batch."""
     return {key: jax.ShapeDtypeStruct((batch_size, *field.shape), field.dtype) for key, field in codec.spec.items()}
+
+
+def check_heads(config: Config, tensor: int) -> None:
+    """Raises UserError for attention whose heads do not split evenly: its products' width may well."""
+    if "heads" in config.model and config.model.heads % tensor:
+        raise UserError(f"config.model.heads={config.model.heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
 
 
 def check_batch_size(config: Config, layout: Layout) -> None:

@@ -213,7 +213,9 @@ def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
         if key not in keys:
             raise unknown("config key", key, keys)
     typed = flags.FlagValues()
-    config_flags.DEFINE_config_dict("config", config, flag_values=typed, sys_argv=overrides)
+    config_flags.DEFINE_config_dict(
+        "config", schema.change(config, {}), flag_values=typed, sys_argv=overrides
+    )  # it changes what it is given
     typed(["tinygen", *overrides])
     config = schema.change(config, typed.config.to_dict())
     schema.check(config)

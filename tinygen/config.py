@@ -197,12 +197,17 @@ def _coerced(key: str, default: Any, value: Any) -> Any:
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, tuple) and isinstance(value, list | tuple):
-        items = tuple(_coerced(key, default[0], item) if default else item for item in value)
-        return tuple(tuple(item) if isinstance(item, list) else item for item in items)
+        plain = bool(default) and not isinstance(default[0], tuple)  # all items of one type; of a tuple of tuples nothing is known here
+        return tuple(_coerced(key, default[0], item) if plain else _frozen(item) for item in value)
     if type(value) is not type(default):
         kind = "section" if isinstance(default, Mapping) else type(default).__name__
         raise UserError(f"config.{key}={value!r} is a {type(value).__name__}, but must be a {kind} such as {default!r}")
     return value
+
+
+def _frozen(value: Any) -> Any:
+    """Lists in it as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _locked(tree: Mapping[str, Any]) -> Config:

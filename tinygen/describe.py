@@ -1,4 +1,4 @@
-"""What a recipe would run, before it runs: its data, parameters by module, operations, memory, and shapes that cost time."""
+"""What a recipe would run, before it runs: data, parameters, operations, what a device holds and sends, and shapes that cost time."""
 
 import collections
 import functools
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tinygen import build, checkpoint
+from tinygen import build, checkpoint, footprint
 from tinygen.config import Config
 from tinygen.flops import Products, flops, products
-from tinygen.sharding import Layout, path_name
-from tinygen.state import TrainState, graph_of, init_state
+from tinygen.footprint import Footprint, si
+from tinygen.sharding import path_name
+from tinygen.state import graph_of, init_state
 from tinygen.train import jitted_step, optimizer
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
@@ -39,8 +39,9 @@ def main(config: Config) -> int:
         counted = products(step, abstract, batch)
     show(work(config.batch_size, counted))
     with Console(stderr=True).status("compiling the training step"):
-        planned = list(memory(step, parts.layout, abstract, batch))
-    show("\n".join([*planned, *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
+        taken = footprint.measure(footprint.compiled_step(step, parts.layout, abstract, batch), parts.layout, abstract)
+    console.print(partition(taken))
+    show("\n".join([*taken.lines(), *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
     return 0
 
 
@@ -77,36 +78,18 @@ def work(batch_size: int, counted: Products) -> str:
     return f"{si(operations)}FLOPs a step, {si(operations / batch_size)}FLOPs an example: the matrix products, forward and backward"
 
 
-def memory(step: Any, layout: Layout, abstract: TrainState, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Iterator[str]:
-    """The memory of one device: the state exactly, the step's temporaries as XLA plans them."""
-    shardings = layout.shardings(abstract)
-    placed = jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract, shardings)
-    rows = {key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.batch) for key, leaf in batch.items()}
-    with jax.set_mesh(layout.mesh):
-        plan = step.lower(placed, rows).compile().memory_analysis()
-    held = {
-        "parameters": bytes_held(placed.params),
-        "EMA": bytes_held(placed.ema),
-        "optimizer": bytes_held(placed.opt_state),
-        "buffers": bytes_held(placed.buffers),
-    }
-    yield "memory a device: " + ", ".join(f"{name} {si(size, 1024)}B" for name, size in held.items() if size)
-    if plan is not None:
-        temporary = plan.temp_size_in_bytes
-        total = sum(held.values()) + temporary
-        yield f"  while it steps {si(temporary, 1024)}B more: {si(total, 1024)}B in all, without previews and evaluation"
-
-
-def bytes_held(placed: Any) -> int:
-    """Bytes of a tree of placed leaves on one device."""
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(placed))
-
-
-def si(value: float, base: int = 1000) -> str:
-    """ "1.25 T" for 1.25e12, and with base 1024 "1.25 Ti"."""
-    prefixes = ("", "k", "M", "G", "T", "P", "E")
-    power = max(0, min(int(math.log(max(value, 1), base)), len(prefixes) - 1))
-    return f"{value / base**power:.3g} {prefixes[power]}{'i' if base == 1024 and power else ''}"
+def partition(taken: Footprint) -> Table:
+    """Which leaf got which spec: a row for those of equal blocks, and for EMA and moments only where they stand otherwise."""
+    table = Table(title="where the leaves stand; EMA and moments as their parameters", title_justify="left", box=None, pad_edge=False)
+    table.add_column("leaf", overflow="fold")
+    for heading in ("leaves", "shape", "split by", "a device"):
+        table.add_column(heading, justify="right")
+    for group in taken.groups:
+        axes = taken.axes(group)
+        spec = ", ".join(axis or "-" for axis in axes) if any(axes) else "whole"
+        shape = " x ".join(map(str, group.shape)) or "number"
+        table.add_row(group.path.removeprefix("params/"), f"{group.leaves}", shape, spec, f"{si(group.bytes, 1024)}B")
+    return table
 
 
 def advice(config: Config, ways: int, params: Any, counted: Products) -> Iterator[str]:

@@ -48,7 +48,10 @@ SCHEMA: dict[str, Any] = dict(
     ),
     distributed=resume(""),  # several processes: auto = as Slurm, Open MPI, Kubernetes or TPU say | HOST:PORT,PROCESSES,PROCESS; "" = one
     distributed_timeout=resume(120),  # seconds to wait for the other processes to start, and later for a sign of life of each
-    sharding=dict(min_size=resume(2**16)),  # elements; leaves smaller than this are replicated, not split by fsdp
+    sharding=dict(
+        min_size=resume(2**16),  # elements; leaves smaller than this are replicated, not split by fsdp
+        rules=resume(()),  # ((regular expression of leaves' paths, (axis or None, ...) or None = whole), ...), before the model's own
+    ),
     train=dict(
         steps=resume(2_000),  # optimizer steps of the whole run
         log_every=resume(50),  # steps between lines of metrics.jsonl and TensorBoard points

@@ -20,7 +20,8 @@ from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge, split
 
-EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}}  # sampling splits the batch over whatever devices there are
+# Sampling splits the batch over whatever devices there are, and no weights.
+EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}}
 
 
 def main(

@@ -6,6 +6,7 @@ since those repeat the parameters' paths.
 """
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,10 +15,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, unknown
 
 AXES = ("data", "fsdp", "tensor")
-Rules = Sequence[tuple[str, tuple[str | None, ...]]]
+Rules = Sequence[tuple[str, tuple[str | None, ...] | None]]
 
 
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
@@ -40,7 +41,8 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
 class Layout:
     """The partition of every array of a run.
 
-    rules: (regular expression, partial spec) pairs; the first that is found in a leaf's path gives its dimensions to axes
+    rules: (regular expression, partial spec) pairs; the first that is found in a leaf's path gives its dimensions to axes, and
+        `fsdp` takes one of those left. A spec of None keeps the leaf whole
     min_size: leaves with fewer elements are not split over `fsdp`
     """
 
@@ -77,10 +79,18 @@ class Layout:
         )
 
     def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
-        """One leaf's partition: the model's rule first, then the largest dimension left that `fsdp` divides (ties: the first)."""
+        """One leaf's partition: the first rule found, then the largest dimension left that `fsdp` divides (ties: the first).
+
+        Of an embedding table `fsdp` splits the vocabulary or nothing: rows are looked up whole. Raises UserError for a rule that
+        does not fit the leaf.
+        """
         spec: list[str | None] = [None] * len(shape)
         for pattern, partial in self.rules:
             if re.search(pattern, path):
+                if partial is None:
+                    return PartitionSpec(*spec)
+                if len(partial) > len(shape):
+                    raise UserError(f"{path} {list(shape)}: the rule {pattern!r} names {len(partial)} dimensions, {partial}")
                 spec[: len(partial)] = partial
                 break
         for dimension, axis in enumerate(spec):
@@ -88,7 +98,9 @@ class Layout:
                 raise UserError(f"{path} {list(shape)}: dimension {dimension} is not divisible by mesh.{axis}={self.mesh.shape[axis]}")
         fsdp = self.mesh.shape["fsdp"]
         free = [d for d, axis in enumerate(spec) if axis is None and shape[d] % fsdp == 0]
-        if fsdp > 1 and free and np.prod(shape) >= self.min_size:
+        if path.endswith("embedding"):
+            free = [d for d in free if d == 0]
+        if fsdp > 1 and free and "fsdp" not in spec and np.prod(shape) >= self.min_size:
             spec[max(free, key=lambda d: shape[d])] = "fsdp"
         return PartitionSpec(*spec)
 
@@ -115,3 +127,32 @@ class Layout:
 def path_name(path: Sequence[Any]) -> str:
     """ "params/blocks/0/attention/qkv/kernel" for the key path of a leaf."""
     return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+
+
+def check_rules(rules: Sequence[Any], paths: Sequence[str]) -> Rules:
+    """config.sharding.rules, found sound: pairs of a regular expression that is found in one of `paths`, and axes or None.
+
+    Raises UserError for any other.
+    """
+    for rule in rules:
+        if not (isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[0], str) and isinstance(rule[1], tuple | None)):
+            raise UserError(
+                f"config.sharding.rules: {rule!r} is not a pair of a path's regular expression and axes (None = whole).\n"
+                """Write them as a list: --config.sharding.rules="[('embed/kernel$', (None, 'tensor')), ('condition', None)]\""""
+            )
+        pattern, spec = rule
+        try:
+            found = any(re.search(pattern, path) for path in paths)
+        except re.error as error:
+            raise UserError(f"config.sharding.rules: {pattern!r} is not a regular expression: {error}") from error
+        axes = [axis for axis in spec or () if axis is not None]
+        for axis in axes:
+            if axis not in AXES:
+                raise unknown(f"axis in config.sharding.rules, {pattern!r}:", axis, AXES)
+        if len(set(axes)) < len(axes):
+            raise UserError(f"config.sharding.rules: {pattern!r} names an axis twice, {spec}; an axis splits one dimension of a leaf")
+        if not found:
+            plain = {re.sub(r"/\d+(?=/|$)", "/*", path): None for path in paths}
+            near = difflib.get_close_matches(re.sub(r"\W+", "/", pattern), plain, n=3, cutoff=0.0)
+            raise UserError(f"config.sharding.rules: {pattern!r} is found in no parameter's path. Near it: {', '.join(near)}")
+    return rules

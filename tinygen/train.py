@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, media, optim, processes, runtime
+from tinygen import build, checkpoint, footprint, media, optim, processes, runtime
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
@@ -62,13 +62,11 @@ def run(
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
     graphdef = graph_of(parts.create)
-    take_step = jitted_step(config, parts, graphdef, shardings)
+    jitted, batch_shapes = jitted_step(config, parts, graphdef, shardings), build.abstract_batch(source.codec, config.batch_size)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
-        operations = flops(products(take_step, abstract, build.abstract_batch(source.codec, config.batch_size)))
+        operations = flops(products(jitted, abstract, batch_shapes))
         manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = manager.latest_step() or 0
-        if not start:
-            checkpoint.describe_run(workdir, source.codec, manifest)
         given, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
         fresh = jax.jit(init, donate_argnums=0, out_shardings=shardings)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else fresh(given)
@@ -82,6 +80,14 @@ def run(
                 workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
             )
             show_data(workdir, source, train.preview_num)
+            take_step = jitted
+            if start < steps:
+                take_step = footprint.compiled_step(jitted, layout, abstract, batch_shapes)  # once: what is described is what runs
+                taken = footprint.measure(take_step, layout, abstract)
+                manifest |= taken.facts()
+                logging.info("%s", "\n".join(taken.lines()))
+            if not start:
+                checkpoint.describe_run(workdir, source.codec, manifest)
             pending: tuple[int, Any, dict[str, float]] | None = None
             signalled = processes.Largest(layout.mesh)
             for step in range(start + 1, steps + 1):

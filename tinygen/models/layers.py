@@ -53,11 +53,17 @@ def product(a: jax.Array, b: jax.Array, axes: Any, batch: Any = ((), ()), *, pre
 
 
 def pin(x: jax.Array, *names: Any) -> jax.Array:
-    """Constrains `x` to a partition over mesh axes by name, "batch" standing for those that split the batch; a no-op without a mesh."""
+    """Constrains `x` to a partition over mesh axes by name, one a dimension; a no-op without a mesh.
+
+    names: "batch" stands for the axes that split the batch, None for whole; `...` at the end leaves the other dimensions to XLA,
+        and without it they are whole
+    """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    spec = jax.sharding.PartitionSpec(*(("data", "fsdp") if name == "batch" else name for name in names))
+    free = [jax.sharding.PartitionSpec.UNCONSTRAINED] * (x.ndim - len(names) + 1)
+    dimensions = [*names[:-1], *free] if names[-1] is ... else names
+    spec = jax.sharding.PartitionSpec(*(("data", "fsdp") if name == "batch" else name for name in dimensions))
     return jax.lax.with_sharding_constraint(x, spec)
 
 
@@ -72,7 +78,8 @@ class Linear(nnx.Module):
 
     The product is one of matrices: with several leading axes XLA's CPU backend takes almost twice as long over the
     kernel's gradient. Each kernel is one matrix too (queries, keys and values apart), so a partition of its columns
-    is a partition of heads or hidden features.
+    is a partition of heads or hidden features. Input and output stay split over the batch: or else XLA, given a kernel that
+    fsdp splits and few rows, moves the rows to the kernel's parts and back.
     """
 
     def __init__(self, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
@@ -81,9 +88,9 @@ class Linear(nnx.Module):
         self.precision = precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = pin(x, "batch", ...).reshape(-1, x.shape[-1])
         y = product(rows, self.kernel[...], ((1,), (0,)), precision=self.precision) + self.bias[...]
-        return y.reshape(*x.shape[:-1], y.shape[-1])
+        return pin(y.reshape(*x.shape[:-1], y.shape[-1]), "batch", ...)
 
 
 class Embedding(nnx.Module):
@@ -93,7 +100,7 @@ class Embedding(nnx.Module):
         self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (num, width)))
 
     def __call__(self, index: jax.Array) -> jax.Array:  # [...] -> [..., D]
-        return self.embedding[...][index]
+        return pin(self.embedding[...][index], "batch", ...)
 
 
 class RMSNorm(nnx.Module):

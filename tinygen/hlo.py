@@ -1,0 +1,125 @@
+"""A compiled program of one device, read from its text: the operations of its products, and what it sends to other devices.
+
+XLA's own cost analysis mixes element-wise work in and counts a loop once; here a loop counts as often as XLA says it turns.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+BYTES = {"pred": 1, "f8": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16, "s64": 8, "u64": 8, "s16": 2, "u16": 2} | {
+    "s8": 1, "u8": 1, "s32": 4, "u32": 4, "s4": 1, "u4": 1
+}  # fmt: skip
+
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[\w-]+)\((?P<operands>[^)]*)\)(?P<rest>.*)")
+SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)")
+BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+class Traffic(NamedTuple):
+    """Collectives of a kind: how many a run of the program, and the bytes that they leave on one device."""
+
+    count: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What one device does in a run of the program.
+
+    flops: of its matrix products and convolutions, a multiply-add as two
+    collectives: {"all-reduce": ...}, those that there are
+    """
+
+    flops: int
+    collectives: Mapping[str, Traffic]
+
+
+class _Instruction(NamedTuple):
+    type: str
+    kind: str
+    operands: list[str]
+    rest: str
+
+
+def read(text: str) -> Program:
+    """The program that `compiled.as_text()` shows. Of a condition's branches the dearest counts; of a loop of unknown length, one turn."""
+    computations, entry = _computations(text)
+
+    @functools.cache
+    def counted(name: str) -> collections.Counter[str]:
+        total: collections.Counter[str] = collections.Counter()
+        instructions = computations[name]
+        for each in instructions.values():
+            kind = each.kind.removesuffix("-done")
+            if kind in COLLECTIVES:
+                total += collections.Counter({kind: 1, f"{kind} bytes": _bytes(each.type)})
+                continue
+            total["flops"] += _flops(each, instructions)
+            branches = BRANCHES.search(each.rest)
+            if branches:
+                total += max(
+                    (counted(branch.strip(" %")) for branch in branches[1].split(",")), key=lambda branch: (branch["flops"], branch.total())
+                )
+            turns = int(known[1]) if each.kind == "while" and (known := TURNS.search(each.rest)) else 1
+            for called in CALLED.findall(each.rest):
+                total += collections.Counter({what: turns * count for what, count in counted(called).items()})
+        return total
+
+    total = counted(entry)
+    return Program(total["flops"], {kind: Traffic(total[kind], total[f"{kind} bytes"]) for kind in COLLECTIVES if total[kind]})
+
+
+def _computations(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
+    """({computation: {name: instruction}}, the name of the one that is run)."""
+    found: dict[str, dict[str, _Instruction]] = {}
+    entry, current = "", ""
+    for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
+        if line.endswith("{") and not line.startswith((" ", "HloModule")):
+            current = line.removeprefix("ENTRY ").split()[0].lstrip("%")
+            entry = current if line.startswith("ENTRY") else entry
+            found[current] = {}
+        elif current and (match := INSTRUCTION.match(line)):
+            operands = re.findall(r"%([\w.-]+)", match["operands"])
+            found[current][match["name"]] = _Instruction(match["type"], match["kind"], operands, match["rest"])
+    return found, entry
+
+
+def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for element, sizes in SHAPE.findall(type_):
+        yield element, tuple(int(size) for size in sizes.split(",") if size)
+
+
+def _bytes(type_: str) -> int:
+    return sum(BYTES.get(element, BYTES.get(element[:2], 4)) * math.prod(shape) for element, shape in _shapes(type_))
+
+
+def _flops(each: _Instruction, beside: Mapping[str, _Instruction]) -> int:
+    """Of one product: twice its result's elements times what is summed for each."""
+    gemm = each.kind == "custom-call" and "gemm" in each.rest and "dot_dimension_numbers" in each.rest  # cuBLAS
+    if each.kind not in ("dot", "convolution") and not gemm:
+        return 0
+    result = math.prod(next(_shapes(each.type))[1])
+    if each.kind == "convolution":
+        kernel = next(_shapes(beside[each.operands[1]].type))[1]
+        labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
+        assert labels
+        return 2 * result * math.prod(kernel) // kernel[labels[1].index("o")]
+    contracted = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)', each.rest)
+    left = next(_shapes(beside[each.operands[0]].type))[1]
+    return 2 * result * math.prod(left[int(axis)] for axis in re.findall(r"\d+", contracted[1] if contracted else ""))
