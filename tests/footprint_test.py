@@ -58,7 +58,7 @@ def test_four_devices_of_the_tensor_axis_do_a_quarter_of_the_work_each(taken):
 
 def test_fsdp_holds_an_eighth_of_the_state_and_gathers_each_parameter_once(taken):
     measured, _, total = taken(FSDP)
-    assert sum(measured.held.values()) <= 1.15 * total / 8  # the rest is biases of fewer elements than min_size
+    assert sum(measured.held.values()) <= 1.2 * total / 8  # the rest is biases of fewer elements than min_size
     assert {"all-gather", "all-reduce"} <= measured.program.collectives.keys()
     assert measured.program.collectives["all-gather"].bytes <= 1.1 * total / 4  # state: parameters, EMA and two moments
     assert measured.step["argument"] >= sum(measured.held.values())
@@ -116,7 +116,7 @@ def test_the_table_has_a_row_for_the_leaves_of_equal_blocks_and_none_for_what_fo
     config = tiny(model=dict(depth=3, width=16))
     parts = build.parts(config, build.data_source(config).codec)
     abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
-    rules = ((r"blocks/1/modulation/kernel", None), (r"^ema/embed/kernel", ("fsdp",)), *build.MODELS["microdit"].SHARDING)
+    rules = ((r"blocks/1/modulation/kernel", None), (r"^ema/embed/kernel", (None, "fsdp")), *build.MODELS["microdit"].SHARDING)
     layout = Layout(mesh_of(*ALL), rules, min_size=64)
     rows = {group.path: group for group in footprint.groups(footprint.placed(abstract, layout))}
     assert rows["params/blocks/*/attention/query/kernel"] == footprint.Group(
@@ -144,7 +144,7 @@ def test_the_manifest_is_told_everything_as_json(taken):
     assert facts["memory_per_device"].keys() == {"params", "ema", "opt_state", "buffers", "argument", "output", "temporary"}
     assert facts["flops_per_device"] == measured.program.flops
     assert facts["collectives"]["all-gather"] == measured.program.collectives["all-gather"]._asdict()
-    assert facts["shardings"]["params/blocks/*/feed_forward/down/kernel"] == ["fsdp", None]
+    assert facts["shardings"]["params/blocks/*/feed_forward/down/kernel"] == [None, "fsdp"]
     assert list(facts["replicated"].values()) == [group.bytes * group.leaves for group in measured.replicated]
 
 

@@ -183,3 +183,12 @@ def test_json_in_the_page_cannot_end_its_element_and_holds_no_number_that_json_l
     assert json.loads(page.as_script(value)) == value
     with pytest.raises(ValueError, match="not JSON compliant"):
         page.as_script(float("nan"))
+
+
+def test_a_run_shows_its_mesh_and_what_a_device_holds_where_the_manifest_tells():
+    told = dict(
+        page._facts(run_of(manifest={"mesh": {"data": 1, "fsdp": 8}, "memory_per_device": {"params": 3 * 2**20, "buffers": 0}}), 0.0)
+    )
+    assert (told["mesh"], told["memory a device"]) == ("data 1 × fsdp 8", "params 3.0 MiB")
+    older = dict(page._facts(run_of(), 0.0))
+    assert (older["mesh"], older["memory a device"]) == ("", "")

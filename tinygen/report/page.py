@@ -95,7 +95,9 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
     flops, rate = known.get("flops_per_step"), run.recent("steps_per_s")
     arithmetic = f"{flops * rate / 1e12:.3g} TFLOP/s" if isinstance(flops, int | float) and rate else ""
     wait, memory = run.recent("data_wait"), run.last("memory_gib")
-    versions = known.get("versions")
+    mesh, held, versions = known.get("mesh"), known.get("memory_per_device"), known.get("versions")
+    axes = " × ".join(f"{axis} {size}" for axis, size in mesh.items()) if isinstance(mesh, Mapping) else ""
+    sizes = [(name, size) for name, size in held.items() if isinstance(size, int) and size] if isinstance(held, Mapping) else []
     packages = (
         ", ".join(f"{name} {number}" for name, number in versions.items() if number != "unknown") if isinstance(versions, Mapping) else ""
     )
@@ -104,6 +106,8 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
         ("model", f"{model} by {objective} on {source}" if run.settings else ""),
         ("parameters", f"{count:,}" if isinstance(count, int) else ""),
         ("device", device),
+        ("mesh", axes),
+        ("memory a device", ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in sizes)),
         ("device use", "; ".join(filter(None, [arithmetic, f"{wait:.1%} waiting for data" if wait is not None else ""]))),
         ("memory", f"{memory:.2f} GiB" if memory is not None else ""),
         ("last line", f"{clock(run.last_written)}, {ago(now - run.last_written)}" if run.last_written else ""),
