@@ -129,7 +129,7 @@ def test_an_unknown_variant_is_refused(refused, recipe):
         ("--config.model.patch=3", "config.model.patch=3 does not divide the image size 8x8"),
         ("--config.model.heads=3", "config.model.heads=3 must divide config.model.width=32"),
         ("--config.model.heads=0", "config.model.heads=0 must be positive"),
-        ("--config.model.name=mlp", "unknown model 'mlp'"),
+        ("--config.model.name=vit", "unknown model 'vit'"),
         ("--config.data.label=labl", "did you mean 'label'?"),
         ("--config.data.overfit=99999", "has only 1618 examples"),
         ("--config.objective.nfe=3", "takes 4 network evaluations"),

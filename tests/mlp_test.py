@@ -114,16 +114,16 @@ def forward(layout, graph, params):
     """Predictions with dropout, compiled for this mesh."""
     compiled = jax.jit(lambda params, x: merge(graph, params, {})(x, rngs=rngs()))
     with jax.set_mesh(layout.mesh):
-        return compiled.lower(params, layout.put({"x": X})["x"]).compile()
+        return compiled.lower(params, layout.share({"x": X})["x"]).compile()
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
 def test_predictions_with_dropout_hardly_depend_on_the_mesh(sizes):
     layout, one = layout_of(*sizes), layout_of(1, 1, 1)
     (graph, params), (_, alone) = placed(layout), placed(one)
-    spread = forward(layout, graph, params)(params, layout.put({"x": X})["x"])
+    spread = forward(layout, graph, params)(params, layout.share({"x": X})["x"])
     # sums of 64 float32 numbers in another order
-    np.testing.assert_allclose(spread, forward(one, graph, alone)(alone, one.put({"x": X})["x"]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(spread, forward(one, graph, alone)(alone, one.share({"x": X})["x"]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_pair_of_layers_is_split_by_columns_and_then_by_rows_and_takes_one_sum():

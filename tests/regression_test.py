@@ -163,7 +163,7 @@ def test_noise_and_dropout_do_not_depend_on_the_devices(mesh, machine_of):
         graph = graph_of(parts.create)
         with jax.set_mesh(parts.layout.mesh):
             params = split(parts.create(nnx.Rngs(0)))[1]
-            batch = parts.layout.put(next(source.batches("train", config.batch_size, config.seed)))
+            batch = parts.layout.share(next(source.batches("train", config.batch_size, config.seed)))
             value = jax.jit(lambda params: parts.objective.loss(merge(graph, params, {}), batch, KEY(1), train=True)[0])
             return float(value(jax.device_put(params, parts.layout.shardings(params))))
 

@@ -54,12 +54,9 @@ def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
 def _ckpt_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("ckpt", None, "A run's workdir, its checkpoints folder, or one checkpoint in it.", flag_values=values)
     flags.DEFINE_integer("step", None, "Which checkpoint. Default: the newest.", flag_values=values)
-    flags.DEFINE_string(
-        "distributed", "", "Several processes: auto, or HOST:PORT,PROCESSES,PROCESS as for config.distributed.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "distributed_timeout", SCHEMA["distributed_timeout"].default, "Seconds to wait for them.", lower_bound=1, flag_values=values
-    )
+    flags.DEFINE_string("distributed", "", "Several processes: auto, or HOST:PORT,PROCESSES,PROCESS.", flag_values=values)
+    timeout = SCHEMA["distributed_timeout"].default
+    flags.DEFINE_integer("distributed_timeout", timeout, "Seconds to wait for them.", lower_bound=1, flag_values=values)
     flags.DEFINE_boolean("ema", True, "Use the averaged weights; --noema uses the raw ones.", flag_values=values)
 
 
@@ -213,9 +210,8 @@ def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
         if key not in keys:
             raise unknown("config key", key, keys)
     typed = flags.FlagValues()
-    config_flags.DEFINE_config_dict(
-        "config", schema.change(config, {}), flag_values=typed, sys_argv=overrides
-    )  # it changes what it is given
+    own = schema.change(config, {})  # the flags change what they are given
+    config_flags.DEFINE_config_dict("config", own, flag_values=typed, sys_argv=overrides)
     typed(["tinygen", *overrides])
     config = schema.change(config, typed.config.to_dict())
     schema.check(config)
