@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,13 @@ from flax import nnx
 
 from tinygen import build, checkpoint, footprint, hlo, train
 from tinygen import config as schema
+from tinygen.data.codec import Codec, Field
 from tinygen.flops import flops, products
 from tinygen.models.layers import Attention, SwiGLU
 from tinygen.sharding import Layout, make_mesh
 from tinygen.state import graph_of, init_state, merge, split
 
+ROOT = Path(__file__).parents[1]
 FSDP, TENSOR, ALL = (1, 8, 1), (1, 1, 4), (2, 2, 2)
 
 
@@ -166,3 +169,24 @@ def test_no_device_makes_a_whole_leaf_when_the_state_is_created(tiny):
     plan = jax.jit(init, out_shardings=layout.shardings(jax.eval_shape(init))).lower().compile().memory_analysis()
     largest = max(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(jax.eval_shape(init)))
     assert plan.temp_size_in_bytes < largest
+
+
+def test_of_the_80m_faces_each_of_eight_devices_holds_hardly_more_than_an_eighth():
+    config = schema.change(schema.load(str(ROOT / "configs" / "dit_faces_80m.py")), dict(mesh=dict(data=1, fsdp=8)))
+    spec = {"x": Field(shape=(64, 64, 3), dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=5)}
+    parts = build.parts(config, Codec(kind="image", spec=spec, labels=tuple("abcdef")))
+    abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
+    assert total > 16 * 80e6  # parameters, average and two moments, four bytes each
+    assert total / 8 <= footprint.bytes_held(footprint.placed(abstract, parts.layout)) <= 1.10 * total / 8
+
+
+def test_no_device_makes_a_whole_leaf_to_begin_with():
+    model = dict(hidden=512)
+    config = schema.change(schema.load(str(ROOT / "configs" / "fsdp_sine.py:smoke")), dict(model=model, mesh=dict(data=1, fsdp=8)))
+    parts = build.parts(config, build.data_source(config).codec)
+    init = functools.partial(init_state, parts.create, train.optimizer(config)[0], 0)
+    plan = jax.jit(init, out_shardings=parts.layout.shardings(jax.eval_shape(init))).lower().compile().memory_analysis()
+    kernel = 4 * 512 * 512
+    assert 4 * kernel / 8 < plan.output_size_in_bytes < kernel  # four of them, an eighth of each
+    assert plan.temp_size_in_bytes < kernel / 2

@@ -25,6 +25,7 @@ from tinygen.errors import UserError
 PREFIX = "tinygen"
 FAILED = f"{PREFIX}/failed"
 LOOKS = 0.5  # seconds between two looks at whether another process has failed
+DAY = 24 * 3600  # seconds
 PATIENCE_MS = 1000  # of one wait for a word of process 0; repeated until it comes
 
 
@@ -84,11 +85,13 @@ def _meet(meeting: cluster.Cluster, where: str, timeout: int) -> None:
     deadline = threading.Timer(timeout, give_up)
     deadline.daemon = True
     deadline.start()
+    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM; `Largest` does its work
     try:
-        # JAX's own time-out aborts the process with a C++ stack trace: ours comes first.
         jax.distributed.initialize(
             meeting.coordinator, meeting.processes, meeting.process,
-            initialization_timeout=timeout + 60, heartbeat_timeout_seconds=timeout,
+            initialization_timeout=timeout + 60,  # JAX's own aborts the process with a C++ stack trace: ours comes first
+            heartbeat_timeout_seconds=timeout,
+            shutdown_timeout_seconds=DAY,  # while process 0 writes the last files; were it dead, its heartbeat would be missed
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
         if meeting.coordinator is None:

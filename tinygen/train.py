@@ -135,7 +135,8 @@ def run(
         else:
             if reached > start:
                 checkpoint.note(workdir, reached, "finished")
-            logging.info("Done: %d steps in %s. Samples: tinygen sample --ckpt=%s", reached, workdir, workdir)
+            after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
+            logging.info("Done: %d steps in %s. %s", reached, workdir, after)
     return state
 
 
@@ -191,7 +192,9 @@ def device_batches(
     start: int,
     waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Iterator[dict[str, jax.Array]]:
-    """Training batches from number `start` on, each already on its way to the devices when it is asked for; the first is checked.
+    """Training batches from number `start` on, each already on its way to the devices when it is asked for.
+
+    The first is checked at once, before anything is compiled for it.
 
     waiting: entered while a batch is awaited
     """
@@ -199,12 +202,16 @@ def device_batches(
     reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
     first = next(reading)
     check_batch(first, source.codec)
-    ahead = parts.layout.put(first, config.batch_size)
-    while True:
-        with waiting():
-            batch = next(reading)
-        current, ahead = ahead, parts.layout.put(batch, config.batch_size)
-        yield current
+
+    def ahead() -> Iterator[dict[str, jax.Array]]:
+        placed = parts.layout.put(first, config.batch_size)
+        while True:
+            with waiting():
+                batch = next(reading)
+            current, placed = placed, parts.layout.put(batch, config.batch_size)
+            yield current
+
+    return ahead()
 
 
 def flush(record: Record, pending: tuple[int, Any, dict[str, float]] | None, skipped: int, every: int, last: int) -> None:
