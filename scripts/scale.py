@@ -13,6 +13,7 @@ that are already there.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -140,14 +141,21 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     def same(leaf: jax.Array, stored: np.ndarray) -> bool:
         return all(np.array_equal(shard.data, stored[shard.index]) for shard in leaf.addressable_shards)
 
-    results = {}
+    workdirs, results = sorted(path for path in folder.iterdir() if path.is_dir()), {}
     with processes.joined(distributed, 120), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
-        for workdir in sorted(path for path in folder.iterdir() if path.is_dir()):
-            saved = checkpoint.find(workdir)
-            config = schema.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
-            source, parts = build.data_source(config), build.parts(config, saved.codec)
-            abstract = jax.eval_shape(lambda parts=parts, config=config: init_state(parts.create, train.optimizer(config)[0], config.seed))
-            shardings = parts.layout.shardings(abstract)
+        # The runs differ in their mesh alone, and here all have this one: one step serves them all.
+        saved = checkpoint.find(workdirs[0])
+        config = schema.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
+        source, parts = build.data_source(config), build.parts(config, saved.codec)
+        abstract = jax.eval_shape(functools.partial(init_state, parts.create, train.optimizer(config)[0], config.seed))
+        shardings = parts.layout.shardings(abstract)
+        take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
+        batch = next(train.device_batches(config, source, parts, 0, saved.step))
+        whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step))
+        with jax.set_mesh(parts.layout.mesh):
+            everywhere = jax.jit(lambda batch: batch, out_shardings=parts.layout.replicated)(batch)
+        same_rows = all(np.array_equal(everywhere[key], whole[key]) for key in whole)
+        for saved in map(checkpoint.find, workdirs):
             with checkpoint.open_manager(saved.checkpoints, checkpoint.READING) as manager:
                 state = checkpoint.restore(manager, saved.step, abstract, shardings)
             plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(saved.state).tree)
@@ -155,18 +163,10 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
             raw = {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(stored)}
             leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
             equal = sum(same(leaf, raw[name]) for name, leaf in leaves.items())
-            batch = next(train.device_batches(config, source, parts, 0, saved.step))
-            whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step))
             with jax.set_mesh(parts.layout.mesh):
-                everywhere = jax.jit(lambda batch: batch, out_shardings=parts.layout.replicated)(batch)
-                _, metrics = train.jitted_step(config, parts, graph_of(parts.create), shardings)(state, batch)
-            total, weight = jax.device_get(metrics["loss"])
-            results[workdir.name] = {
-                "leaves": len(leaves),
-                "equal": equal,
-                "same_rows": all(np.array_equal(everywhere[key], whole[key]) for key in whole),
-                "loss": float(total) / float(weight),
-            }
+                total, weight = jax.device_get(take_step(state, batch)[1]["loss"])
+            loss = float(total) / float(weight)
+            results[saved.workdir.name] = {"leaves": len(leaves), "equal": equal, "same_rows": same_rows, "loss": loss}
         if processes.leads():
             name = next(name for name, each in PLACES.items() if each == place)
             (folder / f"{name}.json").write_text(json.dumps(results))

@@ -25,7 +25,7 @@ PROGRAM = "import sys; from tinygen import cli; {before}; sys.exit(cli.main(sys.
 
 @pytest.fixture
 def start(tmp_path):
-    """start(index, flag, *arguments, devices=4, before=""): process `index` of two; `before` is run in it before the command."""
+    """start(index, *arguments, devices=4, before=""): process `index` of two, or the only one; `before` is run in it before the command."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -34,7 +34,8 @@ def start(tmp_path):
     def begin(index, *arguments, flag="--config.distributed", devices=4, before="pass", of=2):
         flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
         log = (tmp_path / f"{len(started)}.log").open("w+")
-        command = [sys.executable, "-c", PROGRAM.format(before=before), *arguments, f"{flag}={address},{of},{index}"]
+        where = [f"{flag}={address},{of},{index}"] if of > 1 else []
+        command = [sys.executable, "-c", PROGRAM.format(before=before), *arguments, *where]
         child = subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": flags}, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
         started.append(child)
 

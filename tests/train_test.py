@@ -134,10 +134,11 @@ def test_a_preview_is_a_grid_of_as_many_samples_as_asked_for(finished):
 def test_previews_are_drawn_with_the_averaged_weights(finished):
     source = build.data_source(finished.config)
     parts = build.parts(finished.config, source.codec)
-    ema, buffers = load(checkpoint.find(finished.workdir), parts, ema=True)
+    saved = checkpoint.find(finished.workdir)
+    (ema, buffers), (raw, _) = (load(saved, parts, ema=averaged) for averaged in (True, False))
     with jax.set_mesh(parts.layout.mesh):
         preview = make_preview(finished.config, source, parts, graph_of(parts.create))
-        shown = preview(SimpleNamespace(ema=ema, buffers=buffers))["samples"]
+        shown = preview(SimpleNamespace(params=raw, ema=ema, buffers=buffers))["samples"]
     written = np.asarray(Image.open(finished.workdir / "samples" / "000020.png"))
     np.testing.assert_array_equal(media.picture(shown, source.codec), written)
 
