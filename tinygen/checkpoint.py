@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import json
 import platform
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -199,9 +200,12 @@ def claim_together(workdir: epath.Path, config: Config) -> Config:
     differing = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(theirs, config).items() if key != "distributed"]
     if differing:
         raise UserError(f"the processes of this run have different configurations (process 0 -> this one: {'; '.join(differing[:6])})")
+    token, mark = from_lead("token", lambda: secrets.token_hex(8)), workdir / ".processes"
+    if leads() and jax.process_count() > 1:
+        mark.write_text(token)
     claimed = schema.from_json(from_lead("claimed", lambda: schema.to_json(claim(workdir, config))))
-    if not (workdir / "config.json").exists():
-        raise UserError(f"--workdir={workdir} is not the same folder on all processes: checkpoints need a file system that they share")
+    if not leads() and not (mark.exists() and mark.read_text() == token):
+        raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
     return schema.change(claimed, {"distributed": config.distributed})
 
 
