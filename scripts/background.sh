@@ -66,6 +66,9 @@ start() {
   fi
   command -v "$1" >/dev/null || refuse "$1 is not there, or cannot be run"
   mkdir -p "$folder" || refuse "$folder cannot be made"
+  # Only one of two that start the same name at once makes this folder.
+  mkdir "$record.starting" 2>/dev/null || refuse "$name is being started by another process; if none is, remove $record.starting"
+  trap 'rmdir "$record.starting"' EXIT
   if [ -e "$record" ]; then
     recall
     if runs; then refuse "$name runs already (pid $pid): stop it first, or give another name"; fi

@@ -122,7 +122,7 @@ while [ "$left" != " " ]; do
   if [ -n "$deadline" ] && [ "$SECONDS" -ge "$deadline" ]; then
     send KILL
   fi
-  [ "$left" = " " ] || sleep 0.1
+  [ "$left" = " " ] || sleep 0.1 || true # Ctrl-C ends the sleep too
 done
 wait "$teller" || true
 exit "$status"

@@ -7,7 +7,7 @@
 #   --nodes N       machines (1)
 #   --gpus G        GPUs a machine (1)
 #   --tasks T       processes a machine (one a GPU)
-#   --time LIMIT    as Slurm writes it (12:00:00); five minutes before it the run saves and the job queues again
+#   --time LIMIT    as Slurm writes it (12:00:00), well over five minutes: five minutes before it the run saves and the job queues again
 #   --partition P   where; by default the cluster's own choice
 #   --name NAME     of the job (tinygen)
 #   --setup TEXT    shell commands for the job to begin with, such as 'module load cuda'

@@ -61,7 +61,14 @@ def main(argv: list[str] | None = None) -> int:
     default = [str(REPOSITORY / "configs" / name) for name in ("dit_pixel_faces.py:smoke", "fsdp_sine.py")]
     parser.add_argument("--recipes", nargs="+", default=default, metavar="PATH[:VARIANT]")
     parser.add_argument("--steps", type=int, default=50, metavar="N")
-    parser.add_argument("--places", nargs="+", default=list(PLACES), choices=PLACES, metavar="NAME", help="some of the layouts")
+    parser.add_argument(
+        "--places",
+        nargs="+",
+        default=list(PLACES),
+        choices=PLACES,
+        metavar="NAME",
+        help="some of the layouts; the others are compared with the first",
+    )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
     parser.add_argument("--worker", nargs=3, metavar=("FOLDER", "PLACE", "DISTRIBUTED"), help=argparse.SUPPRESS)
@@ -118,13 +125,17 @@ def together(command: list[str], place: Place, flag: str) -> None:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [f"{address},{place.processes},{index}" if place.processes > 1 else "" for index in range(place.processes)]
-    running = [
-        subprocess.Popen([*command, flag + word], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for word in words
-    ]
-    said = [process.communicate()[0] for process in running]
-    if any(process.returncode for process in running):
-        sys.exit("\n".join(said))
+    with contextlib.ExitStack() as stack:  # files and not pipes: one that nobody reads meanwhile would block its process
+        logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in words]
+        running = [
+            subprocess.Popen([*command, flag + word], env=environment, stdout=log, stderr=subprocess.STDOUT)
+            for word, log in zip(words, logs, strict=True)
+        ]
+        statuses = [process.wait() for process in running]
+        if any(statuses):
+            for log in logs:
+                log.seek(0)
+            sys.exit("\n".join(log.read() for log in logs))
 
 
 def restore_all(folder: Path, place: Place, distributed: str) -> int:
@@ -142,7 +153,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         return all(np.array_equal(shard.data, stored[shard.index]) for shard in leaf.addressable_shards)
 
     workdirs, results = sorted(path for path in folder.iterdir() if path.is_dir()), {}
-    with processes.joined(distributed, 120), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
+    with processes.joined(distributed, 120, str(place)), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
         # The runs differ in their mesh alone, and here all have this one: one step serves them all.
         saved = checkpoint.find(workdirs[0])
         config = schema.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))

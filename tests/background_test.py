@@ -43,6 +43,16 @@ def test_background_starts_shows_follows_and_stops(launch, tmp_path, monkeypatch
     assert "nothing was signalled" in launch(script, "stop", "a").stdout
 
 
+def test_background_lets_one_of_two_starts_at_once_have_the_name(launch, tmp_path):
+    (tmp_path / "background" / "a.pid.starting").mkdir(parents=True)  # another one is about to
+    told = launch("background.sh", "start", "a", "--", launch.program, "0")
+    assert told.returncode == 2
+    assert "a is being started by another process" in told.stderr
+    (tmp_path / "background" / "a.pid.starting").rmdir()
+    assert launch("background.sh", "start", "a", "--", launch.program, "0").returncode == 0
+    assert not (tmp_path / "background" / "a.pid.starting").exists()
+
+
 def test_background_follows_the_last_start_alone(launch):
     for word in ("first", "second"):
         launch("background.sh", "start", "a", "--", "echo", word)

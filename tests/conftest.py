@@ -283,7 +283,7 @@ def launch(tmp_path, monkeypatch):
 
     def begin(script, *arguments):
         words = [LAUNCHERS / script, *map(str, arguments)]
-        begun.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        begun.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
         return begun[-1]
 
     def run(script, *arguments):

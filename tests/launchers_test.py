@@ -84,7 +84,10 @@ def test_local_passes_a_signal_on_to_all_once_and_waits_for_them(launch, tmp_pat
     monkeypatch.setenv("PLAN", "wait wait")
     launcher = launch.begin("launch_local.sh", 2, "--logs", tmp_path / "logs", *TRAIN)
     launch.until(lambda: all((tmp_path / mark).exists() for mark in "01"))
-    launcher.send_signal(getattr(signal, f"SIG{name}"))
+    if name == "INT":
+        os.killpg(launcher.pid, signal.SIGINT)  # as a terminal does: to all that the script has in the foreground
+    else:
+        launcher.send_signal(signal.SIGTERM)
     out, err = launcher.communicate(timeout=30)
     assert launcher.returncode == status
     assert "ending the others" not in err

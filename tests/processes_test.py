@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -132,8 +133,9 @@ def test_a_killed_process_is_missed_within_the_time_given(start, tmp_path):
     reached(tmp_path / "run", both, 1)
     both[1].kill(signal.SIGKILL)
     ended = both[0].wait()
-    assert ended.status not in (0, None)
-    assert "another task died" in ended.said  # JAX's own words
+    # JAX ends the process when a heartbeat is missed; where a connection breaks in the midst of a sum, this program does.
+    assert ended.status in (-signal.SIGABRT, 1)
+    assert "another task died" in ended.said or "another process has gone" in ended.said
 
 
 def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path):
@@ -145,12 +147,20 @@ def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_processes_with_other_flags_refuse(start, tmp_path):
+    both = [start(index, "sample", f"--ckpt={tmp_path}", f"--seed={index}", flag="--distributed") for index in (0, 1)]
+    ended = [process.wait() for process in both]
+    assert [each.status for each in ended] == [2, 2]
+    assert re.search("started differently: the command is .*--seed=0 .* on process 0, .*--seed=1 .* on 1", ended[1].said)
+
+
 def test_processes_with_other_folders_refuse_and_name_theirs(start, tmp_path):
     command, other = ([*quick(tmp_path / name, steps=5), *SMALL] for name in ("run", "other"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text("{}")
     ended = [process.wait() for process in (start(0, *command), start(1, *other))]
     assert [each.status for each in ended] == [2, 2]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
     assert f"--workdir={tmp_path / 'other'} is not the folder that process 0 has" in ended[1].said
 
 

@@ -195,6 +195,13 @@ def test_a_users_rules_go_before_the_models(tiny):
     assert layout.spec("params/label/embedding", (8, 8)) == P(None, None)
 
 
+def test_a_rule_names_a_parameter_its_average_and_its_moments_alike_and_no_number():
+    layout = Layout(mesh_of(1, 4, 2), rules=((r"^embed/kernel$", (None, "tensor")), (".*", ("tensor",))), min_size=2**20)
+    for branch in ("params", "ema", "opt_state/adam/mu", "opt_state/adam/nu"):
+        assert layout.spec(f"{branch}/embed/kernel", (8, 8)) == P(None, "tensor")
+    assert [layout.spec(path, ()) for path in ("step", "guard/skipped", "opt_state/adam/count")] == [P(), P(), P()]
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
@@ -202,13 +209,14 @@ def test_a_users_rules_go_before_the_models(tiny):
         ((("embed/kernel", "tensor"),), r"is not a pair"),
         ((("embed/kernel", None, 3),), r"is not a pair"),
         ((("embed(", None),), r"'embed\(' is not a regular expression: missing \)"),
-        ((("embed/kernl$", None),), r"'embed/kernl\$' is found in no parameter's path. Near it: params/embed/kernel,"),
+        ((("embed/kernl$", None),), r"'embed/kernl\$' is found in no parameter's name. Near it: embed/kernel,"),
+        ((("params/embed/kernel", None),), r"is found in no parameter's name. Near it: embed/kernel,"),
         ((("embed/kernel", (None, "tensr")),), r"unknown axis in config.sharding.rules, 'embed/kernel': 'tensr': did you mean 'tensor'"),
         ((("embed/kernel", ("fsdp", "fsdp")),), r"'embed/kernel' names an axis twice"),
         ((("embed/bias", (None, "tensor")),), r"params/embed/bias \[8\]: the rule 'embed/bias' names 2 dimensions"),
         ((("label/embedding", ("fsdp",)),), r"params/label/embedding \[6, 8\]: dimension 0 is not divisible by mesh.fsdp=4"),
     ],
-    ids=["no pair", "no axes", "three", "no expression", "typo", "axis", "twice", "rank", "size"],
+    ids=["no pair", "no axes", "three", "no expression", "typo", "branch", "axis", "twice", "rank", "size"],
 )
 def test_a_rule_that_cannot_hold_is_refused_before_anything_is_compiled(tiny, rules, message):
     config = tiny(mesh=dict(data=1, fsdp=4, tensor=2), sharding=dict(rules=rules))

@@ -241,6 +241,14 @@ def test_the_first_signal_asks_and_only_a_second_ctrl_c_leaves_at_once(monkeypat
     assert "SIGINT: saving after this step; Ctrl-C again leaves at once." in capfd.readouterr().err
 
 
+def test_a_ctrl_c_here_after_one_elsewhere_does_not_leave_at_once(monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("left"))
+    with runtime.stop_on_signals() as stop:
+        stop.number = signal.SIGINT  # another process of this run got it first, and all are saving
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.status == 130
+
+
 def test_a_process_that_is_told_to_stop_saves_leaves_with_143_and_can_be_followed(tiny, tmp_path, metrics_of):
     config, workdir = tiny(train=dict(steps=1_000_000, log_every=1)), tmp_path / "run"
     recipe = tmp_path / "recipe.py"

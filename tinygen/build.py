@@ -17,7 +17,7 @@ from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
-from tinygen.sharding import Layout, check_rules, make_mesh, path_name
+from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP}
@@ -66,9 +66,9 @@ def parts(config: Config, codec: Codec) -> Parts:
     params, buffers = jax.eval_shape(lambda: split(create(nnx.Rngs(0)))[1:])
     check_heads(config, mesh.shape["tensor"])
     variables = {"params": params, "buffers": buffers}
-    paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
+    names = [variable_name(path_name(path)) for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
     own = getattr(_row(MODELS, "model", config), "SHARDING", ())
-    layout = Layout(mesh, (*check_rules(config.sharding.rules, paths), *own), config.sharding.min_size)
+    layout = Layout(mesh, (*check_rules(config.sharding.rules, names), *own), config.sharding.min_size)
     layout.shardings(variables)
     return Parts(codec=codec, objective=objective, create=create, layout=layout)
 

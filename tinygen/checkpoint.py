@@ -25,7 +25,7 @@ from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
-from tinygen.processes import from_lead, leads
+from tinygen.processes import from_lead, leads, wait_for_all
 from tinygen.state import TrainState, Tree
 
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
@@ -200,6 +200,7 @@ def claim_together(workdir: epath.Path, config: Config) -> Config:
     differing = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(theirs, config).items() if key != "distributed"]
     if differing:
         raise UserError(f"the processes of this run have different configurations (process 0 -> this one: {'; '.join(differing[:6])})")
+    wait_for_all("compared")  # before anything is written
     token, mark = from_lead("token", lambda: secrets.token_hex(8)), workdir / ".processes"
     if leads() and jax.process_count() > 1:
         mark.write_text(token)

@@ -45,7 +45,7 @@ def _train_flags(values: flags.FlagValues) -> None:
 def _train(values: flags.FlagValues, overrides: list[str]) -> int | None:
     recipe = _required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
     config, changed = _config(recipe, overrides)  # before the import: a mistake in it answers at once
-    with _joined(config.distributed, config.distributed_timeout):
+    with _joined(values, config.distributed, config.distributed_timeout):
         if values.describe:
             return _command("describe")(config)
         return _command("train")(config, _workdir(values), {"recipe": recipe, "changed": changed})
@@ -81,7 +81,7 @@ def _sample(values: flags.FlagValues, overrides: list[str]) -> int | None:
         raise UserError(f"--batch_size={values.batch_size}: must be positive")
     settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
     ckpt = _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
-    with _joined(values.distributed, values.distributed_timeout):
+    with _joined(values, values.distributed, values.distributed_timeout):
         return _command("sample")(
             ckpt, step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
             seed=values.seed, batch_size=values.batch_size, out=values.out,
@@ -90,7 +90,7 @@ def _sample(values: flags.FlagValues, overrides: list[str]) -> int | None:
 
 def _evaluate(values: flags.FlagValues, overrides: list[str]) -> int | None:
     ckpt = _required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
-    with _joined(values.distributed, values.distributed_timeout):
+    with _joined(values, values.distributed, values.distributed_timeout):
         return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
 
 
@@ -254,13 +254,15 @@ def _command(module: str) -> Callable[..., int | None]:
     return importlib.import_module(f"tinygen.{module}").main
 
 
-def _joined(distributed: str, timeout: int) -> contextlib.AbstractContextManager[None]:
-    """This process as one of several, where `distributed` says so."""
+def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> contextlib.AbstractContextManager[None]:
+    """This process as one of several, where `distributed` says so: of those that have the same flags."""
     if not distributed:
         return contextlib.nullcontext()
     from tinygen import processes
 
-    return processes.joined(distributed, timeout)
+    own = ("distributed", "config", "workdir")  # of each process; what the latter two mean is compared by train
+    command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
+    return processes.joined(distributed, timeout, command)
 
 
 def _prepare_process() -> None:

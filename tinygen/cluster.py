@@ -26,7 +26,7 @@ def parse(distributed: str) -> Cluster | None:
     match = re.fullmatch(r"([^\s,]+:(\d+)),(\d+),(\d+)", distributed)
     if not match or int(match[2]) > 65535:
         raise UserError(f"distributed={distributed!r} is neither auto nor {FORM}, for example 10.0.0.1:9876,4,0 on the first of four")
-    processes, process = int(match[3]), int(match[4])
+    processes, process = max(1, int(match[3])), int(match[4])
     if process >= processes:
         raise UserError(f"distributed={distributed!r}: processes are numbered from 0, so {processes} of them end at {processes - 1}")
     return Cluster(match[1], processes, process)

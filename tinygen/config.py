@@ -107,6 +107,8 @@ def check(config: Config) -> None:
     for key in ("eval_every", "eval_num", "preview_every", "checkpoint_every", "keep_every"):
         if train[key] < 0:
             raise UserError(f"config.train.{key}={train[key]} must be 0 ({'all' if key == 'eval_num' else 'never'}) or positive")
+    if config.sharding.min_size < 0:
+        raise UserError(f"config.sharding.min_size={config.sharding.min_size} must be 0 or a number of elements")
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
         if not optim[key] >= 0:
             raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive")

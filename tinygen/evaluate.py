@@ -20,9 +20,11 @@ from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     """Prints the held-out metrics of a checkpoint and appends them to the run's eval.jsonl."""
     saved = checkpoint.find(ckpt, step)
+    processes.agree("the checkpoint", str(saved.step))
     config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
         source = build.data_source(config)
+    processes.agree("the data", source.fingerprint)
     parts = build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):
         values = make_held_out(config, source, parts, graph_of(parts.create))(*load(saved, parts, ema=ema))

@@ -7,6 +7,7 @@ is and when devices hang; numbers of the loop go through a collective of the mes
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -39,8 +40,8 @@ def leads() -> bool:
 
 
 @contextlib.contextmanager
-def joined(where: str, timeout: int) -> Iterator[None]:
-    """One of the processes that `where` names ("": the only one), while inside.
+def joined(where: str, timeout: int, command: str) -> Iterator[None]:
+    """One of the processes that `where` names ("": the only one), all started by the same `command`, while inside.
 
     If one of them raises, it tells the others, which say so and leave within seconds. One that is killed tells nobody: JAX
     ends the others when it has given no sign of life for `timeout` seconds.
@@ -58,12 +59,13 @@ def joined(where: str, timeout: int) -> Iterator[None]:
     watching.start()
     try:
         agree("the number of processes", str(meeting.processes or count()))
+        agree("the command", command)
         yield
     except BaseException as error:
         done.set()
         _tell_others(error)
-        if isinstance(error, UserError):
-            print(f"tinygen: {error}", file=sys.stderr)
+        if _one_line(error):
+            print(f"tinygen: {_reason(error)}", file=sys.stderr)
         else:
             traceback.print_exception(error)
         _leave(_status(error))  # at once: JAX's own way out waits for all processes, and those in a collective wait for us
@@ -129,6 +131,12 @@ def lead_first(name: str) -> Iterator[None]:
         from_lead(name, lambda: "ready")
 
 
+def wait_for_all(name: str) -> None:
+    """Waits until every process has come here. One that fails before ends the others."""
+    if count() > 1:
+        _store().wait_at_barrier(f"{PREFIX}/{name}", DAY * 1000)
+
+
 def agree(what: str, value: str) -> None:
     """Raises UserError on a process whose `value` is not process 0's."""
     theirs = from_lead(what.replace(" ", "_"), lambda: value)
@@ -178,7 +186,7 @@ def _watch(done: threading.Event) -> None:
 
 
 def _tell_others(error: BaseException) -> None:
-    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    reason = _reason(error)
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was faster
         _store().key_value_set(FAILED, f"{_status(error)}\nprocess {jax.process_index()} of {count()} failed: {reason}")
     _linger()
@@ -191,7 +199,25 @@ def _linger() -> None:
 
 
 def _status(error: BaseException) -> int:
-    return 2 if isinstance(error, UserError) else 1
+    return 2 if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _one_line(error: BaseException) -> bool:
+    """Whether the error says all there is to say: it is the user's, or another process has gone."""
+    return isinstance(error, UserError | KeyboardInterrupt) or _lost(error)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"another process has gone ({said[:160]}). What is saved is good; the same command goes on from there." if _lost(error) else said
+
+
+def _lost(error: BaseException) -> bool:
+    return isinstance(error, jax.errors.JaxRuntimeError) and re.search("Gloo|NCCL|[Cc]onnection|[Hh]eartbeat", str(error)) is not None
 
 
 def _leave(status: int) -> None:

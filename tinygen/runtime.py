@@ -14,10 +14,14 @@ from tinygen.errors import UserError
 
 
 class StopSignal:
-    """Set by the first SIGTERM or Ctrl-C; the loop saves and leaves. A second Ctrl-C leaves at once."""
+    """Set by the first SIGTERM or Ctrl-C, here or at another process of the run; the loop saves and leaves.
+
+    A Ctrl-C that follows a signal to this process leaves at once.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.received = False  # by this process
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -36,9 +40,9 @@ class StopSignal:
         return self.number or 0
 
     def _handle(self, number: int, frame: object) -> None:
-        if self.number is not None and number == signal.SIGINT:
+        if self.received and number == signal.SIGINT:
             os._exit(128 + number)
-        self.number = number
+        self.number, self.received = number, True
         # Not print: the signal may have come in the middle of one.
         os.write(sys.stderr.fileno(), f"\n{signal.Signals(number).name}: saving after this step; Ctrl-C again leaves at once.\n".encode())
 

@@ -41,6 +41,7 @@ def main(
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
     """
     saved = checkpoint.find(ckpt, step)
+    processes.agree("the checkpoint", str(saved.step))
     config = _with_settings(saved.config, settings)
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):

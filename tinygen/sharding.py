@@ -85,8 +85,9 @@ class Layout:
         does not fit the leaf.
         """
         spec: list[str | None] = [None] * len(shape)
-        for pattern, partial in self.rules:
-            if re.search(pattern, path):
+        name = variable_name(path)
+        for pattern, partial in self.rules if shape else ():
+            if re.search(pattern, name):
                 if partial is None:
                     return PartitionSpec(*spec)
                 if len(partial) > len(shape):
@@ -129,8 +130,14 @@ def path_name(path: Sequence[Any]) -> str:
     return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
-def check_rules(rules: Sequence[Any], paths: Sequence[str]) -> Rules:
-    """config.sharding.rules, found sound: pairs of a regular expression that is found in one of `paths`, and axes or None.
+def variable_name(path: str) -> str:
+    """ "blocks/0/query/kernel" for the paths of a parameter, of its average (ema/...) and of its moments (opt_state/adam/mu/...)."""
+    names = path.split("/")
+    return "/".join(names[3 if names[0] == "opt_state" else 1 :])
+
+
+def check_rules(rules: Sequence[Any], names: Sequence[str]) -> Rules:
+    """config.sharding.rules, found sound: pairs of a regular expression that is found in one of the `names`, and axes or None.
 
     Raises UserError for any other.
     """
@@ -142,7 +149,7 @@ def check_rules(rules: Sequence[Any], paths: Sequence[str]) -> Rules:
             )
         pattern, spec = rule
         try:
-            found = any(re.search(pattern, path) for path in paths)
+            found = any(re.search(pattern, name) for name in names)
         except re.error as error:
             raise UserError(f"config.sharding.rules: {pattern!r} is not a regular expression: {error}") from error
         axes = [axis for axis in spec or () if axis is not None]
@@ -152,7 +159,7 @@ def check_rules(rules: Sequence[Any], paths: Sequence[str]) -> Rules:
         if len(set(axes)) < len(axes):
             raise UserError(f"config.sharding.rules: {pattern!r} names an axis twice, {spec}; an axis splits one dimension of a leaf")
         if not found:
-            plain = {re.sub(r"/\d+(?=/|$)", "/*", path): None for path in paths}
+            plain = {re.sub(r"/\d+(?=/|$)", "/*", name): None for name in names}
             near = difflib.get_close_matches(re.sub(r"\W+", "/", pattern), plain, n=3, cutoff=0.0)
-            raise UserError(f"config.sharding.rules: {pattern!r} is found in no parameter's path. Near it: {', '.join(near)}")
+            raise UserError(f"config.sharding.rules: {pattern!r} is found in no parameter's name. Near it: {', '.join(near)}")
     return rules

@@ -67,6 +67,7 @@ def run(
         operations = flops(products(jitted, abstract, batch_shapes))
         manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = manager.latest_step() or 0
+        processes.agree("the newest checkpoint", str(start))
         given, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
         fresh = jax.jit(init, donate_argnums=0, out_shardings=shardings)
         state = checkpoint.restore(manager, start, abstract, shardings) if start else fresh(given)
