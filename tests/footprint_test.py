@@ -119,7 +119,7 @@ def test_the_table_has_a_row_for_the_leaves_of_equal_blocks_and_none_for_what_fo
     config = tiny(model=dict(depth=3, width=16))
     parts = build.parts(config, build.data_source(config).codec)
     abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
-    rules = ((r"blocks/1/modulation/kernel", None), (r"^ema/embed/kernel", (None, "fsdp")), *build.MODELS["microdit"].SHARDING)
+    rules = ((r"blocks/1/modulation/kernel", None), *build.MODELS["microdit"].SHARDING)
     layout = Layout(mesh_of(*ALL), rules, min_size=64)
     rows = {group.path: group for group in footprint.groups(footprint.placed(abstract, layout))}
     assert rows["params/blocks/*/attention/query/kernel"] == footprint.Group(
@@ -128,7 +128,7 @@ def test_the_table_has_a_row_for_the_leaves_of_equal_blocks_and_none_for_what_fo
     assert rows["params/blocks/1/modulation/kernel"].spec == (None, None)  # one block stands otherwise: each is named
     assert rows["params/blocks/0/modulation/kernel"].spec == (None, "fsdp")
     others = {path for path in rows if not path.startswith("params/")}
-    assert others == {"ema/embed/kernel", "opt_state/adam/count", "opt_state/rate/count", "guard/attempt", "guard/skipped", "step"}
+    assert others == {"opt_state/adam/count", "opt_state/rate/count", "guard/attempt", "guard/skipped", "step"}
     assert sum(row.leaves for row in rows.values()) == len(jax.tree.leaves(abstract.params)) + len(others)
 
 

@@ -79,7 +79,7 @@ def work(batch_size: int, counted: Products) -> str:
 
 
 def partition(taken: Footprint) -> Table:
-    """Which leaf got which spec: a row for those of equal blocks, and for EMA and moments only where they stand otherwise."""
+    """Which leaf got which spec: a row for those of equal blocks; EMA and moments stand as their parameters do."""
     table = Table(title="where the leaves stand; EMA and moments as their parameters", title_justify="left", box=None, pad_edge=False)
     table.add_column("leaf", overflow="fold")
     for heading in ("leaves", "shape", "split by", "a device"):

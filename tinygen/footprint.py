@@ -117,15 +117,15 @@ def bytes_held(state: Any) -> int:
 
 
 def groups(state: TrainState) -> Iterator[Group]:
-    """The leaves of the state, those of equal blocks together; of EMA and moments those that do not stand as their parameters do."""
+    """The leaves of the state, those of equal blocks together; without EMA and moments, which stand as their parameters do."""
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
     specs = {path: tuple(leaf.sharding.spec) for path, leaf in leaves.items()}
     found: dict[str, list[str]] = collections.defaultdict(list)
-    for path, spec in specs.items():
+    for path in specs:
         names = path.split("/")
         suffixes = ("/".join(["params", *names[start:]]) for start in range(1, len(names)))
         own = next((suffix for suffix in suffixes if suffix in specs), None)  # the parameter that it is, or is of
-        if own is None or path == own or specs[own] != spec:
+        if own is None or path == own:
             found["/".join("*" if name.isdigit() else name for name in names)].append(path)
     for pattern, paths in found.items():
         alike = len({(leaves[path].shape, specs[path]) for path in paths}) == 1

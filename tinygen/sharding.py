@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tinygen.errors import UserError, unknown
 
 AXES = ("data", "fsdp", "tensor")
+BRANCHES = {"params": 1, "ema": 1, "buffers": 1, "opt_state": 3}  # of the state: names in a path before a variable's own
 Rules = Sequence[tuple[str, tuple[str | None, ...] | None]]
 
 
@@ -133,7 +134,7 @@ def path_name(path: Sequence[Any]) -> str:
 def variable_name(path: str) -> str:
     """ "blocks/0/query/kernel" for the paths of a parameter, of its average (ema/...) and of its moments (opt_state/adam/mu/...)."""
     names = path.split("/")
-    return "/".join(names[3 if names[0] == "opt_state" else 1 :])
+    return "/".join(names[BRANCHES.get(names[0], 0) :])
 
 
 def check_rules(rules: Sequence[Any], names: Sequence[str]) -> Rules:
