@@ -53,6 +53,8 @@ PLACES = {
     "2 x 2 x 2": Place(2, 2, 2),
     "fsdp 8, 2 processes": Place(1, 8, 1, processes=2),
     "2 x 2 x 2, 2 processes": Place(2, 2, 2, processes=2),
+    "tensor 4, 2 processes": Place(1, 1, 4, processes=2),  # every process reads the whole batch
+    "fsdp 2, tensor 4, 4 processes": Place(1, 2, 4, processes=4),  # two and two read the same half
 }
 
 

@@ -37,7 +37,8 @@ class Upload(io.BytesIO):
         super().close()
 
     def tell(self):
-        raise NotImplementedError("this file system does not support tell()")  # TensorFlow's words, and no OSError
+        # As TensorFlow's buckets do. It is no OSError, of which zipfile would make the best: numpy.savez must not write there directly.
+        raise NotImplementedError("this file system does not support tell()")
 
     seek = tell
 

@@ -82,10 +82,13 @@ def test_a_graphics_cards_program_is_read_too():
 ENTRY %main.5 (a.1: bf16[128,64], b.1: bf16[64,32]) -> f32[512,32] {
   %a.1 = bf16[128,64]{1,0} parameter(0)
   %b.1 = bf16[64,32]{1,0} parameter(1)
-  %gemm = (f32[128,32]{1,0}, s8[4194304]{0}) custom-call(%a.1, %b.1), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"alpha_real":1,"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[]}}}
+  %gemm = (f32[128,32]{1,0}, s8[4194304]{0}) custom-call(%a.1, %b.1), custom_call_target="__cublas$gemm", \
+backend_config={"gemm_backend_config":{"alpha_real":1,"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],\
+"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[]}}}
   %part = f32[128,32]{1,0} get-tuple-element(%gemm), index=0
-  %all-gather-start = (f32[128,32]{1,0}, f32[512,32]{1,0}) all-gather-start(%part), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}
+  %all-gather-start = (f32[128,32]{1,0}, f32[512,32]{1,0}) all-gather-start(%part), channel_id=1, \
+replica_groups=[1,4]<=[4], dimensions={0}
   ROOT %all-gather-done = f32[512,32]{1,0} all-gather-done(%all-gather-start)
 }
-"""  # noqa: E501 - as XLA prints it
+"""
     assert hlo.read(text) == hlo.Program(2 * 128 * 64 * 32, {"all-gather": hlo.Traffic(1, 512 * 32 * 4)})

@@ -26,18 +26,22 @@ PROGRAM = "import sys; from tinygen import cli; {before}; sys.exit(cli.main(sys.
 
 @pytest.fixture
 def start(tmp_path):
-    """start(index, *arguments, devices=4, before=""): process `index` of two, or the only one; `before` is run in it before the command."""
+    """start(index, *arguments, devices=4, before=""): process `index` of two, or the only one; `before` is run in it before the command.
+
+    slurm: the variables by which Slurm tells a process where it is, in place of an address
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     started = []
 
-    def begin(index, *arguments, flag="--config.distributed", devices=4, before="pass", of=2):
+    def begin(index, *arguments, flag="--config.distributed", devices=4, before="pass", of=2, slurm=None):
         flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
         log = (tmp_path / f"{len(started)}.log").open("w+")
-        where = [f"{flag}={address},{of},{index}"] if of > 1 else []
+        where = [f"{flag}={'auto' if slurm else f'{address},{of},{index}'}"] if of > 1 else []
         command = [sys.executable, "-c", PROGRAM.format(before=before), *arguments, *where]
-        child = subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": flags}, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+        environment = {**os.environ, "XLA_FLAGS": flags, **(slurm or {})}
+        child = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
         started.append(child)
 
         def wait():
@@ -64,16 +68,21 @@ def lines(workdir):
 
 SMALL = [f"--config.model.{key}={value}" for key, value in dict(patch=8, width=8, depth=1, heads=2, mlp_multiple=8).items()]
 
-MESHES = {"fsdp_sine": ((1, 8, 1), []), "dit_pixel_faces": ((2, 2, 2), [*SMALL, "--config.objective.nfe=4"])}
+FACES = [*SMALL, "--config.objective.nfe=4"]
+CASES = {  # recipe, mesh, devices of a process, settings
+    "split": ("fsdp_sine", (1, 8, 1), 4, []),
+    "all three": ("dit_pixel_faces", (2, 2, 2), 4, FACES),
+    "one batch": ("dit_pixel_faces", (1, 1, 2), 1, FACES),  # tensor joins the processes: both read the whole batch
+}
 
 
-@pytest.mark.parametrize("recipe", MESHES)
-def test_two_processes_of_four_devices_train_as_one_with_one_and_this_one_with_eight_goes_on(start, tmp_path, recipe):
-    (sizes, changes), settings = MESHES[recipe], dict(preview_every=12, eval_every=12)
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_train_as_one_with_one_device_and_this_one_with_eight_goes_on(start, tmp_path, case):
+    (recipe, sizes, devices, changes), settings = CASES[case], dict(preview_every=12, eval_every=12)
     axes = [f"--config.mesh.{axis}={size}" for axis, size in zip(("data", "fsdp", "tensor"), sizes, strict=True)]
     changes = [*changes, "--config.optim.decay_steps=13", "--config.sharding.min_size=64"]
     command = [*quick(tmp_path / "two", recipe, steps=12, **settings), *changes]
-    both = [start(index, *command, *axes) for index in (0, 1)]
+    both = [start(index, *command, *axes, devices=devices) for index in (0, 1)]
     alone = start(0, *quick(tmp_path / "one", recipe, steps=13, **settings), *changes, of=1, devices=1)
     ended = [process.wait() for process in (*both, alone)]
     assert [each.status for each in ended] == [0, 0, 0], "\n".join(each.said for each in ended)
@@ -82,11 +91,20 @@ def test_two_processes_of_four_devices_train_as_one_with_one_and_this_one_with_e
     assert len(lines(tmp_path / "two")) == 12  # and so is every file
     assert json.loads((tmp_path / "two" / "manifest.json").read_text())["process_count"] == 2
     assert any((tmp_path / "two" / "samples").glob("000012*.png"))
-    assert cli.main([*command, "--config.mesh.data=8", "--config.mesh.fsdp=1", "--config.train.steps=13"]) == 0
+    assert cli.main([*command, "--config.mesh.data=8", "--config.mesh.fsdp=1", "--config.mesh.tensor=1", "--config.train.steps=13"]) == 0
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
     for name in ("loss", "grad_norm"):
         np.testing.assert_allclose([line[name] for line in two], [line[name] for line in one], rtol=1e-5)
     assert two[11]["eval_ema_loss"] == pytest.approx(one[11]["eval_ema_loss"], rel=1e-5)
+
+
+def test_auto_joins_the_tasks_of_a_slurm_job(start, tmp_path):
+    job = dict(SLURM_JOB_ID=str(os.getpid()), SLURM_STEP_NODELIST="127.0.0.1", SLURM_NTASKS="2")  # JAX's port follows from the job's number
+    tasks = [job | dict(SLURM_PROCID=str(index), SLURM_LOCALID=str(index)) for index in (0, 1)]
+    both = [start(index, *quick(tmp_path / "run", "fsdp_sine", steps=2), devices=1, slurm=task) for index, task in enumerate(tasks)]
+    ended = [process.wait() for process in both]
+    assert [each.status for each in ended] == [0, 0], "\n".join(each.said for each in ended)
+    assert "on 2 x cpu of 2 processes" in ended[0].said
 
 
 def test_a_signal_to_one_process_stops_both_after_the_same_step_which_is_saved(start, tmp_path):

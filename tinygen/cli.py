@@ -295,6 +295,6 @@ def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
     lines = [f"tinygen {name}: {command.summary}", "", f"  {command.usage}", "", "Flags:"]
     for flag_name in values:
         flag = values[flag_name]
-        default = "" if flag.default is None else f" (default: {str(flag.default).lower()})"
+        default = "" if flag.default in (None, "") else f" (default: {str(flag.default).lower()})"
         lines.append(f"  --{flag_name}: {flag.help}{default}")
     return "\n".join(lines)
