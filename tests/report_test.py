@@ -233,6 +233,7 @@ def test_commands_and_links_lead_to_the_run_from_where_the_page_is(made, tmp_pat
     text = (tmp_path / "page.html").read_text("utf-8")
     assert 'href="a%20run/metrics.jsonl"' in text
     assert f"tinygen sample --ckpt=&#x27;{folder}&#x27;" in text
+    assert f"tinygen eval --ckpt=&#x27;{folder}&#x27;" in text
     assert "Checkpoints at steps 10." in text
 
 

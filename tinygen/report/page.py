@@ -9,6 +9,15 @@ from typing import Any
 
 from tinygen.report.run import Run, ago, clock
 
+HELD = {  # names in a manifest's memory_per_device, as the page says them
+    "params": "parameters",
+    "ema": "EMA",
+    "opt_state": "optimizer",
+    "argument": "a step's arguments",
+    "output": "its results",
+    "temporary": "its temporaries",
+}
+
 
 def render(
     runs: Sequence[Run], links: Sequence[str | None], notes: Sequence[str], data: Mapping[str, Any], blobs: Sequence[str], now: float
@@ -107,7 +116,7 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
         ("parameters", f"{count:,}" if isinstance(count, int) else ""),
         ("device", device),
         ("mesh", axes),
-        ("memory a device", ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in sizes)),
+        ("memory a device", ", ".join(f"{HELD.get(name, name)} {size / 2**20:,.4g} MiB" for name, size in sizes)),
         ("device use", "; ".join(filter(None, [arithmetic, f"{wait:.1%} waiting for data" if wait is not None else ""]))),
         ("memory", f"{memory:.2f} GiB" if memory is not None else ""),
         ("last line", f"{clock(run.last_written)}, {ago(now - run.last_written)}" if run.last_written else ""),
@@ -195,7 +204,8 @@ def files(run: Run, link: str | None) -> str:
     items = "".join(
         f'<li><a href="{text(link + name)}">{text(name)}</a></li>' if link is not None else f"<li>{text(name)}</li>" for name in there
     )
-    commands = [f"tinygen sample --ckpt={shlex.quote(folder)}"] if run.checkpoints else []
+    what = ["eval"] if run.settings.get("objective.name") == "regression" else ["sample", "eval"]  # a curve is not sampled
+    commands = [f"tinygen {each} --ckpt={shlex.quote(folder)}" for each in what] if run.checkpoints else []
     commands.append(f"tensorboard --logdir={shlex.quote(folder)}")
     steps = f"<p>Checkpoints at steps {text(', '.join(f'{step:,}' for step in run.checkpoints))}.</p>" if run.checkpoints else ""
     return (
