@@ -7,7 +7,7 @@ Every recipe is trained for 50 steps in float32 on each layout below, as `tinyge
 checkpoints that this leaves is restored on each of the layouts: every array must come back bit for bit, the batch that follows
 must be the same rows, and the loss of the next step as on one device. Goals: relative differences of at most 1e-5.
 
-Takes about ten minutes a recipe on two cores. Ends with status 1 if a goal is missed. --folder keeps the runs, and goes on from those
+Takes about twelve minutes a recipe on two cores. Ends with status 1 if a goal is missed. --folder keeps the runs, and goes on from those
 that are already there.
 """
 
