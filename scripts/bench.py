@@ -127,7 +127,7 @@ def measure_loop(recipe: str, steps: int) -> dict[str, Any]:
         else:
             own = jax.tree.map(lambda leaf: leaf.copy(), state)
             shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-            take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
+            take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
             bare_block()  # compiles
         bare.append(bare_block())
         began = time.perf_counter()
@@ -163,7 +163,7 @@ def measure_steps(recipes: list[str], shape: tuple[int, ...], batch_size: int, r
     import jax
     import numpy as np
 
-    from tinygen import build, checkpoint, train
+    from tinygen import build, checkpoint
     from tinygen import config as schema
     from tinygen.data.codec import Codec, Field
     from tinygen.state import graph_of, init_state
@@ -177,9 +177,9 @@ def measure_steps(recipes: list[str], shape: tuple[int, ...], batch_size: int, r
         """(state -> the next one, a state, its parameters), compiled and warm."""
         config = schema.change(schema.load(recipe), dict(batch_size=batch_size))
         parts = build.parts(config, codec)
-        init = functools.partial(init_state, parts.create, train.optimizer(config)[0], config.seed)
+        init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
         shardings = parts.layout.shardings(jax.eval_shape(init))
-        take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
+        take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
         batch = parts.layout.share({"x": x, "label": label})
 
         def advance(state: Any) -> Any:

@@ -89,11 +89,11 @@ def restored(saved: Any) -> Any:
 
     import jax
 
-    from tinygen import build, checkpoint, train
+    from tinygen import build, checkpoint
     from tinygen.state import init_state
 
     parts = build.parts(saved.config, saved.codec)
-    abstract = jax.eval_shape(functools.partial(init_state, parts.create, train.optimizer(saved.config)[0], saved.config.seed))
+    abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(saved.config)[0], saved.config.seed))
     with checkpoint.make_manager(saved.workdir, keep=9, keep_every=0) as manager:
         return checkpoint.restore(manager, saved.step, abstract, parts.layout.shardings(abstract))
 

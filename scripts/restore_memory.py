@@ -50,7 +50,7 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     runtime.keep_memory()  # as the command line does, before there are threads
     import jax
 
-    from tinygen import build, train
+    from tinygen import build
     from tinygen import config as schema
     from tinygen.data.codec import Codec, Field
     from tinygen.state import init_state
@@ -59,7 +59,7 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     spec = {"x": Field(shape=shape, dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=9)}
     codec = Codec(kind="image", spec=spec, labels=tuple("0123456789"))
     parts = build.parts(config, codec)
-    init = functools.partial(init_state, parts.create, train.optimizer(config)[0], config.seed)
+    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     return config, codec, abstract, parts.layout.shardings(abstract)
 

@@ -160,9 +160,9 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         saved = checkpoint.find(workdirs[0])
         config = schema.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
         source, parts = build.data_source(config), build.parts(config, saved.codec)
-        abstract = jax.eval_shape(functools.partial(init_state, parts.create, train.optimizer(config)[0], config.seed))
+        abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
         shardings = parts.layout.shardings(abstract)
-        take_step = train.jitted_step(config, parts, graph_of(parts.create), shardings)
+        take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
         batch = next(train.device_batches(config, source, parts, 0, saved.step))
         whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step))
         with jax.set_mesh(parts.layout.mesh):

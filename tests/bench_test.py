@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import footprint, runtime, train
+from tinygen import build, footprint, runtime, train
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
         order.append("loop")
         advance(self, step)
 
-    monkeypatch.setattr(train, "jitted_step", counting(train.jitted_step))
+    monkeypatch.setattr(build, "train_step", counting(build.train_step))
     monkeypatch.setattr(footprint, "compiled_step", counting(footprint.compiled_step))
     monkeypatch.setattr(train.Record, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0

@@ -201,7 +201,7 @@ def made(machine_of):
         machine_of(math.prod(sizes))
         config = schema.change(config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)), sharding=dict(min_size=8)))
         parts = build.parts(config, build.data_source(config).codec)
-        abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+        abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
         shardings = parts.layout.shardings(abstract)
         numbers = np.random.default_rng(0)
         filled = jax.tree.map(

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 from rich.console import Console
 
-from tinygen import build, describe, footprint, train
+from tinygen import build, describe, footprint
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.flops import Product, Products
@@ -18,7 +18,7 @@ def described(tiny):
     """What is printed of the tiny run, and the state that it would have."""
     config = tiny()
     parts = build.parts(config, build.data_source(config).codec)
-    return config, parts, jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+    return config, parts, jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
 
 
 def test_a_description_names_the_data_the_parameters_the_work_and_the_memory(described, capsys, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build, checkpoint, footprint, hlo, train
+from tinygen import build, checkpoint, footprint, hlo
 from tinygen import config as schema
 from tinygen.data.codec import Codec, Field
 from tinygen.flops import flops, products
@@ -33,14 +33,14 @@ def taken(tiny):
         batch_size=16, model=dict(patch=2, width=32, heads=4, adaln="shared", mlp_ratio=8.0, mlp_multiple=64), sharding=dict(min_size=64)
     )
     parts = build.parts(config, build.data_source(config).codec)
-    abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+    abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
     batch = build.abstract_batch(parts.codec, config.batch_size)
 
     @functools.cache
     def take(sizes):
         layout = Layout(mesh_of(*sizes), build.MODELS["microdit"].SHARDING, config.sharding.min_size)
         own = build.dataclasses.replace(parts, layout=layout)
-        step = train.jitted_step(config, own, graph_of(parts.create), layout.shardings(abstract))
+        step = build.train_step(config, own, graph_of(parts.create), layout.shardings(abstract))
         measured = footprint.measure(footprint.compiled_step(step, layout, abstract, batch), layout, abstract)
         with jax.set_mesh(layout.mesh):
             return measured, flops(products(step, abstract, batch)), sum(4 * leaf.size for leaf in jax.tree.leaves(abstract))
@@ -118,7 +118,7 @@ def test_a_pair_of_products_needs_one_sum_forward_and_one_back(two, create, inpu
 def test_the_table_has_a_row_for_the_leaves_of_equal_blocks_and_none_for_what_follows_them(tiny):
     config = tiny(model=dict(depth=3, width=16))
     parts = build.parts(config, build.data_source(config).codec)
-    abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+    abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
     rules = ((r"blocks/1/modulation/kernel", None), *build.MODELS["microdit"].SHARDING)
     layout = Layout(mesh_of(*ALL), rules, min_size=64)
     rows = {group.path: group for group in footprint.groups(footprint.placed(abstract, layout))}
@@ -164,7 +164,7 @@ def test_a_run_records_what_it_takes_up(finished):
 def test_no_device_makes_a_whole_leaf_when_the_state_is_created(tiny):
     config = schema.change(tiny(), dict(model=dict(patch=2, width=64, depth=1, mlp_multiple=1024)))
     parts = build.parts(config, build.data_source(config).codec)
-    init = functools.partial(init_state, parts.create, train.optimizer(config)[0], 0)
+    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], 0)
     layout = Layout(mesh_of(*FSDP), (), min_size=64)
     plan = jax.jit(init, out_shardings=layout.shardings(jax.eval_shape(init))).lower().compile().memory_analysis()
     largest = max(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(jax.eval_shape(init)))
@@ -175,7 +175,7 @@ def test_of_the_80m_faces_each_of_eight_devices_holds_hardly_more_than_an_eighth
     config = schema.change(schema.load(str(ROOT / "configs" / "dit_faces_80m.py")), dict(mesh=dict(data=1, fsdp=8)))
     spec = {"x": Field(shape=(64, 64, 3), dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=5)}
     parts = build.parts(config, Codec(kind="image", spec=spec, labels=tuple("abcdef")))
-    abstract = jax.eval_shape(lambda: init_state(parts.create, train.optimizer(config)[0], 0))
+    abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
     assert total > 16 * 80e6  # parameters, average and two moments, four bytes each
     assert total / 8 <= footprint.bytes_held(footprint.placed(abstract, parts.layout)) <= 1.10 * total / 8
@@ -185,7 +185,7 @@ def test_no_device_makes_a_whole_leaf_to_begin_with():
     model = dict(hidden=512)
     config = schema.change(schema.load(str(ROOT / "configs" / "fsdp_sine.py:smoke")), dict(model=model, mesh=dict(data=1, fsdp=8)))
     parts = build.parts(config, build.data_source(config).codec)
-    init = functools.partial(init_state, parts.create, train.optimizer(config)[0], 0)
+    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], 0)
     plan = jax.jit(init, out_shardings=parts.layout.shardings(jax.eval_shape(init))).lower().compile().memory_analysis()
     kernel = 4 * 512 * 512
     assert 4 * kernel / 8 < plan.output_size_in_bytes < kernel  # four of them, an eighth of each

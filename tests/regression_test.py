@@ -144,7 +144,7 @@ def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():
     parts = build.parts(config, source.codec)
     graph = graph_of(parts.create)
     with jax.set_mesh(parts.layout.mesh):
-        state = init_state(parts.create, train.optimizer(config)[0], config.seed)
+        state = init_state(parts.create, build.optimizer(config)[0], config.seed)
         state = state._replace(ema=jax.tree.map(lambda leaf: 0.5 * leaf, state.params))
         points = sample.make_preview(config, source, parts, graph)(state)["curve"].value
     x, truth, *predictions = points.T

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from tinygen import build, train
+from tinygen import build
 from tinygen.errors import UserError
 from tinygen.sharding import Layout, make_mesh, path_name
 from tinygen.state import graph_of, init_state, make_train_step
@@ -31,7 +31,7 @@ def walks(tiny):
     model = dict(patch=4, width=16, mlp_multiple=16)
     config = tiny(data=dict(name="digits8"), batch_size=16, model=model, sharding=dict(min_size=64))
     source = build.data_source(config)
-    tx, schedule = train.optimizer(config)
+    tx, schedule = build.optimizer(config)
     walked = {}
     for sizes in MESHES:
         create = build.parts(config, source.codec).create

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build, train
+from tinygen import build
 from tinygen.models.layers import Buffer, Linear
 from tinygen.sharding import path_name
 from tinygen.state import TrainState, gradients, graph_of, init_state, make_train_step, merge, split
@@ -71,7 +71,7 @@ def line():
             lr=0.1, schedule="linear", warmup=0, decay_steps=30, final_lr=0.0, b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.01, clip=1.0
         )
     )
-    tx, schedule = train.optimizer(config)
+    tx, schedule = build.optimizer(config)
 
     def create(rngs):
         return Line(rngs=rngs)
@@ -88,7 +88,7 @@ def denoiser(tiny):
     config = tiny()
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    tx, schedule = train.optimizer(config)
+    tx, schedule = build.optimizer(config)
     init = partial(init_state, parts.create, tx, config.seed)
     shardings = parts.layout.shardings(jax.eval_shape(init))
     step = make_train_step(graph_of(parts.create), parts.objective, tx, schedule, seed=0, ema_decay=0.9, accumulate=1)

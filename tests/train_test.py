@@ -93,7 +93,7 @@ def test_the_manifest_counts_the_parameters(finished, saved_arrays):
 def test_every_logged_line_has_what_a_reader_plots(finished):
     lines = [json.loads(line) for line in (finished.workdir / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 5, 10, 15, 20]
-    schedule = train.optimizer(finished.config)[1]
+    schedule = build.optimizer(finished.config)[1]
     for line in lines:
         expected = {"loss", "raw_loss", "lr", "grad_norm", "param_norm", "update_ratio", "skipped"}
         assert expected <= line.keys()

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from tinygen import optim
 from tinygen.config import Config
 from tinygen.data import folder, images, synthetic, tfds
 from tinygen.data.base import DataSource
@@ -18,7 +19,7 @@ from tinygen.models.mlp import MLP
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
-from tinygen.state import split
+from tinygen.state import TrainState, make_train_step, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP}
 OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "regression": Regression}
@@ -71,6 +72,26 @@ def parts(config: Config, codec: Codec) -> Parts:
     layout = Layout(mesh, (*check_rules(config.sharding.rules, names), *own), config.sharding.min_size)
     layout.shardings(variables)
     return Parts(codec=codec, objective=objective, create=create, layout=layout)
+
+
+def train_step(
+    config: Config, parts: Parts, graphdef: Any, shardings: TrainState
+) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]:
+    """The compiled training step. It takes over the memory of the state that it is given."""
+    tx, schedule = optimizer(config)
+    step = make_train_step(
+        graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
+    )
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+
+
+def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
+    """The recipe's Optax chain and its schedule."""
+    keys = config.optim
+    schedule = optim.make_schedule(
+        lr=keys.lr, schedule=keys.schedule, warmup=keys.warmup, decay_steps=keys.decay_steps or config.train.steps, final_lr=keys.final_lr
+    )
+    return optim.make_optimizer(schedule, b1=keys.b1, b2=keys.b2, eps=keys.eps, weight_decay=keys.weight_decay, clip=keys.clip), schedule
 
 
 def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -16,7 +16,6 @@ from tinygen.flops import Products, flops, products
 from tinygen.footprint import Footprint, si
 from tinygen.sharding import path_name
 from tinygen.state import graph_of, init_state
-from tinygen.train import jitted_step, optimizer
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
 
@@ -28,13 +27,13 @@ def main(config: Config) -> int:
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    abstract = jax.eval_shape(lambda: init_state(parts.create, optimizer(config)[0], config.seed))
+    abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], config.seed))
     batch = build.abstract_batch(source.codec, config.batch_size)
     console = Console(width=None if Console().is_terminal else 120)
     show = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes_of(batch)}"]))
     console.print(parameters(abstract.params))
-    step = jitted_step(config, parts, graph_of(parts.create), parts.layout.shardings(abstract))
+    step = build.train_step(config, parts, graph_of(parts.create), parts.layout.shardings(abstract))
     with jax.set_mesh(parts.layout.mesh):
         counted = products(step, abstract, batch)
     show(work(config.batch_size, counted))

@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, media, optim, processes, runtime
+from tinygen import build, checkpoint, footprint, media, processes, runtime
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
@@ -21,7 +21,7 @@ from tinygen.evaluate import make_evaluation
 from tinygen.flops import flops, products
 from tinygen.record import Record, finalise
 from tinygen.sample import make_preview
-from tinygen.state import TrainState, graph_of, init_state, make_train_step
+from tinygen.state import TrainState, graph_of, init_state
 from tinygen.writers import check_writers
 
 
@@ -58,11 +58,11 @@ def run(
 ) -> TrainState:
     """Everything between a claimed workdir and the final state. `after_step(step, state)` is for those who measure the loop."""
     train, layout, steps = config.train, parts.layout, config.train.steps
-    init = functools.partial(init_state, parts.create, optimizer(config)[0], config.seed)
+    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
     graphdef = graph_of(parts.create)
-    jitted, batch_shapes = jitted_step(config, parts, graphdef, shardings), build.abstract_batch(source.codec, config.batch_size)
+    jitted, batch_shapes = build.train_step(config, parts, graphdef, shardings), build.abstract_batch(source.codec, config.batch_size)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
         operations = flops(products(jitted, abstract, batch_shapes))
         manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
@@ -163,26 +163,6 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
         )
         logging.info("The weights begin as the averaged ones of %s", saved.state)
     return (tree.get("ema", {}), tree.get("buffers", {})), {"init": noted}
-
-
-def jitted_step(
-    config: Config, parts: build.Parts, graphdef: Any, shardings: TrainState
-) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]:
-    """The compiled training step. It takes over the memory of the state that it is given."""
-    tx, schedule = optimizer(config)
-    step = make_train_step(
-        graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
-    )
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
-
-
-def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
-    """The recipe's Optax chain and its schedule."""
-    keys = config.optim
-    schedule = optim.make_schedule(
-        lr=keys.lr, schedule=keys.schedule, warmup=keys.warmup, decay_steps=keys.decay_steps or config.train.steps, final_lr=keys.final_lr
-    )
-    return optim.make_optimizer(schedule, b1=keys.b1, b2=keys.b2, eps=keys.eps, weight_decay=keys.weight_decay, clip=keys.clip), schedule
 
 
 def device_batches(
