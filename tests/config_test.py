@@ -241,7 +241,7 @@ def get_config(variant=""):
 
 
 def constructor_of(section, name):
-    table = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.DATASETS}[section]
+    table = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.datasets()}[section]
     row = table[name]
     parameters = dict(inspect.signature(row.__init__ if isinstance(row, type) else row).parameters)
     parameters.pop("self", None)
@@ -251,7 +251,7 @@ def constructor_of(section, name):
 def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
     assert keys.MODELS.keys() == build.MODELS.keys()
     assert keys.OBJECTIVES.keys() == build.OBJECTIVES.keys()
-    assert keys.DATASETS.keys() == build.DATASETS.keys()
+    assert keys.DATASETS.keys() == build.datasets().keys()
 
 
 @pytest.mark.parametrize(("section", "name"), ROWS)

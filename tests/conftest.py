@@ -162,7 +162,7 @@ def add_row(monkeypatch):
     """add_row(section, name, constructor, keywords): a model, objective or data set as a user adds one, for this test alone."""
 
     def add(section, name, constructor, keywords):
-        builders = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.DATASETS}
+        builders = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.datasets()}
         monkeypatch.setitem(builders[section], name, constructor)
         monkeypatch.setitem(keys.TABLES[section], name, keywords)
 

@@ -18,8 +18,8 @@ def no_data(monkeypatch):
     def gone(*arguments, **keywords):
         raise AssertionError("sampling read the data")
 
-    for name in build.DATASETS:
-        monkeypatch.setitem(build.DATASETS, name, gone)
+    for name in build.datasets():
+        monkeypatch.setitem(build.datasets(), name, gone)
     monkeypatch.setattr(embedded, "load", gone)
 
 

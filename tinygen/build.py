@@ -1,6 +1,7 @@
 """From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in keys.py."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,6 @@ from flax import nnx
 
 from tinygen import optim
 from tinygen.config import Config
-from tinygen.data import folder, images, synthetic, tfds
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
@@ -23,18 +23,25 @@ from tinygen.state import TrainState, make_train_step, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP}
 OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "regression": Regression}
-DATASETS: dict[str, Callable[..., DataSource]] = {
-    "digits": images.digits,
-    "digits8": images.digits8,
-    "pixel_faces": images.pixel_faces,
-    "sine": synthetic.sine,
-    "folder": folder.folder,
-    "avatars": tfds.avatars,
-    "celeb_a": tfds.celeb_a,
-    "tfds": tfds.tfds,
-}
 
 COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
+
+
+@functools.cache
+def datasets() -> dict[str, Callable[..., DataSource]]:
+    """The table of data sets. What reads them is imported with it: a model, which is made without data, needs none of that."""
+    from tinygen.data import folder, images, synthetic, tfds
+
+    return {
+        "digits": images.digits,
+        "digits8": images.digits8,
+        "pixel_faces": images.pixel_faces,
+        "sine": synthetic.sine,
+        "folder": folder.folder,
+        "avatars": tfds.avatars,
+        "celeb_a": tfds.celeb_a,
+        "tfds": tfds.tfds,
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +58,7 @@ class Parts:
 
 
 def data_source(config: Config) -> DataSource:
-    return _made(DATASETS, "data", config, {}).overfitting(config.data.overfit)
+    return _made(datasets(), "data", config, {}).overfitting(config.data.overfit)
 
 
 def parts(config: Config, codec: Codec) -> Parts:

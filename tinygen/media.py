@@ -3,13 +3,12 @@
 import dataclasses
 import io
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from etils import epath
-from PIL import Image
 
 BORDER = 2  # pixels between the images of a grid, before enlarging
 
@@ -70,6 +69,8 @@ def plot(points: np.ndarray, names: Sequence[str]) -> np.ndarray:
 
 def png(image: np.ndarray) -> bytes:
     """A uint8 image [H, W, C] as the bytes of a PNG file."""
+    from PIL import Image
+
     buffer = io.BytesIO()
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, "PNG")
     return buffer.getvalue()
@@ -84,5 +85,7 @@ def picture(media: Media, codec: Any) -> np.ndarray:
     raise ValueError(f"a preview of {codec.kind} data must say how to show it: kind='image' or 'curve'")
 
 
-def save_png(path: epath.PathLike, image: np.ndarray) -> None:
+def save_png(path: str | os.PathLike[str], image: np.ndarray) -> None:
+    from etils import epath
+
     epath.Path(path).write_bytes(png(image))

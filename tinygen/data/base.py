@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-import grain
 import numpy as np
 
 from tinygen.data.codec import Batch, Codec
@@ -90,6 +89,8 @@ class DataSource:
 
         Reading runs ahead in Grain's threads.
         """
+        import grain
+
         examples = self._split(split)
         order = grain.MapDataset.range(len(examples)).seed(_mix(seed, attempt)).shuffle().repeat().batch(batch_size, drop_remainder=True)
         mine = _selection(rows)
