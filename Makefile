@@ -44,4 +44,6 @@ smoke: setup
 	  $(BIN)/tinygen train --config=$$recipe:smoke --workdir=$$(mktemp -d)/run || exit 1; done
 
 bench: setup
+	$(BIN)/python scripts/bench.py products --seconds=3
+	$(BIN)/python scripts/bench.py step --rounds=4
 	$(BIN)/python scripts/bench.py loop
