@@ -72,6 +72,19 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return int(text)
+
+
+def modes(text: str) -> list[str]:
+    for mode in text.split(","):
+        if mode not in peer.MODES:
+            raise argparse.ArgumentTypeError(f"{mode!r} is none of {', '.join(peer.MODES)}")
+    return text.split(",")
+
+
 def define_model(parser: argparse.ArgumentParser, batch_size: int) -> None:
     parser.add_argument("--width", type=numbers, default=[384], metavar="N,...", help="features a token (384)")
     parser.add_argument("--depth", type=numbers, default=[12], metavar="N,...", help="blocks (12)")
@@ -93,12 +106,18 @@ def define_race(parser: argparse.ArgumentParser, batch_size: int) -> None:
     parser.add_argument(
         "--against", nargs="+", action="append", default=[], metavar="KEY=VALUE", help="also ours with these keys besides; repeatable"
     )
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="turns of each contestant (6)")
+    parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="turns of each contestant (6)")
     parser.add_argument(
         "--product_seconds", type=float, default=3, metavar="S", help="for the best product, before and after; 0 = none (3)"
     )
     parser.add_argument("--peer", default="", metavar="PYTHON", help="an interpreter that has torch and diffusers")
-    parser.add_argument("--peer_modes", default="eager,bf16,compile", metavar="MODE,...", help=f"of {', '.join(peer.MODES)}")
+    parser.add_argument(
+        "--peer_modes",
+        type=modes,
+        default=["eager", "bf16", "compile"],
+        metavar="MODE,...",
+        help=f"of {', '.join(peer.MODES)} (all but the last)",
+    )
     parser.add_argument("--peer_patience", type=float, default=60, metavar="S", help="a peer that takes longer has one turn only (60)")
 
 
@@ -108,7 +127,6 @@ def define_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def measure_race(arguments: argparse.Namespace) -> dict[str, Any]:
-    modes = arguments.peer_modes.split(",")
     sampler = [f"objective.nfe={arguments.nfe}", *race.SAMPLER] if arguments.what == "sampling" else []
     return race.measure(
         arguments.what,
@@ -117,7 +135,7 @@ def measure_race(arguments: argparse.Namespace) -> dict[str, Any]:
         [*sampler, *arguments.set],
         arguments.against,
         rounds=arguments.rounds,
-        opponents=race.Opponents(arguments.peer, modes, arguments.peer_patience),
+        opponents=race.Opponents(arguments.peer, arguments.peer_modes, arguments.peer_patience),
         product_seconds=arguments.product_seconds,
     )
 
@@ -148,7 +166,7 @@ def define_steps(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--shape", type=numbers, default=[32, 32, 3], metavar="H,W,C", help="of an example")
     parser.add_argument("--batch_size", type=int, default=8, metavar="B")
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="steps of each recipe to time")
+    parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="steps of each recipe to time")
 
 
 def measure_steps(arguments: argparse.Namespace) -> dict[str, Any]:
