@@ -14,7 +14,8 @@ from tinygen import build, checkpoint, footprint, hlo
 from tinygen import config as schema
 from tinygen.data.codec import Codec, Field
 from tinygen.flops import flops, products
-from tinygen.models.layers import Attention, SwiGLU
+from tinygen.models.attention import Attention
+from tinygen.models.layers import SwiGLU
 from tinygen.sharding import Layout, make_mesh
 from tinygen.state import graph_of, init_state, merge, split
 
@@ -101,7 +102,7 @@ def two():
 @pytest.mark.parametrize(
     ("create", "inputs"),
     [
-        (lambda rngs: Attention(16, 4, qk_norm=False, precision="float32", rngs=rngs), 3),
+        (lambda rngs: Attention(16, 4, qk_norm=False, precision="float32", attention="auto", needs_jvp=False, rngs=rngs), 3),
         (lambda rngs: SwiGLU(16, 32, precision="float32", rngs=rngs), 2),
     ],
     ids=["attention", "feed-forward"],

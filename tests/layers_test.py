@@ -116,53 +116,6 @@ def test_modulation_by_zero_is_the_identity_and_acts_an_example(normal):
         np.testing.assert_allclose(y[example], x[example] * (1 + scale[example]) + shift[example], rtol=1e-6)
 
 
-# Attention
-
-
-def numpy_attention(q, k, v):
-    """A head at a time, in float64: q [L, K], k and v [S, K] -> [L, K]."""
-    scores = np.exp((q.astype(np.float64) @ k.T.astype(np.float64)) / np.sqrt(q.shape[-1]))
-    return scores / scores.sum(-1, keepdims=True) @ v
-
-
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 2e-6), ("bfloat16", 3e-2)])
-def test_attention_is_softmax_of_scaled_scores_head_by_head(normal, precision, tolerance):
-    q, k, v = normal(2, 5, 3, 8), normal(2, 7, 3, 8), normal(2, 7, 3, 8)
-    got = layers.attention(*map(jnp.asarray, (q, k, v)), precision=precision)
-    assert got.shape == q.shape
-    for example in range(2):
-        for head in range(3):
-            want = numpy_attention(q[example, :, head], k[example, :, head], v[example, :, head])
-            # bfloat16: operands and probabilities keep 2⁻⁹ of their size, and values reach about 3
-            np.testing.assert_allclose(got[example, :, head], want, atol=tolerance)
-
-
-def test_attention_does_not_overflow_on_large_scores():
-    q = jnp.full((1, 2, 1, 4), 100.0)
-    np.testing.assert_allclose(layers.attention(q, q, q, precision="float32"), 100.0, rtol=1e-6)
-
-
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_the_attention_layer_splits_its_features_into_heads(normal, filled, qk_norm):
-    layer = filled(layers.Attention(12, 3, qk_norm=qk_norm, precision="float32", rngs=rngs()))
-    for linear in (layer.query, layer.key, layer.value, layer.out):
-        linear.kernel[...] = linear.kernel[...] / 4  # or the softmax picks one token and sees nothing else
-    x = normal(2, 5, 12)
-
-    def numpy_linear(linear, x):
-        return x @ np.asarray(linear.kernel[...], np.float64) + np.asarray(linear.bias[...])
-
-    def numpy_norm(norm, x):
-        return x / np.sqrt((x**2).mean(-1, keepdims=True)) * np.asarray(norm.scale[...]) if qk_norm else x
-
-    for example in range(2):
-        q, k, v = (numpy_linear(linear, x[example]) for linear in (layer.query, layer.key, layer.value))
-        heads = [slice(4 * head, 4 * head + 4) for head in range(3)]
-        mixed = [numpy_attention(numpy_norm(layer.query_norm, q[:, h]), numpy_norm(layer.key_norm, k[:, h]), v[:, h]) for h in heads]
-        # float32 sums of 12 terms, four products deep, with ε = 1e-6 in the norms
-        np.testing.assert_allclose(layer(x)[example], numpy_linear(layer.out, np.concatenate(mixed, -1)), rtol=1e-4, atol=1e-4)
-
-
 # Feed-forward
 
 

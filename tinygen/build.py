@@ -14,6 +14,7 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
+from tinygen.models.attention import METHODS
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.objectives.flow import FlowMatching
@@ -63,9 +64,12 @@ def data_source(config: Config) -> DataSource:
 
 def parts(config: Config, codec: Codec) -> Parts:
     """Raises UserError for a model or an objective that does not fit the data, and for a mesh that does not fit the machine."""
+    if config.attention not in METHODS:
+        raise unknown("config.attention", config.attention, METHODS)
     facts = {**codec.facts(), "precision": precision(config)}
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
+    facts |= {"attention": config.attention, "needs_jvp": getattr(objective, "needs_jvp", False)}
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})

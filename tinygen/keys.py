@@ -17,6 +17,7 @@ SCHEMA: dict[str, Any] = dict(
     seed=0,  # root of every random stream: initialisation, data order, noise, samples
     batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
     precision=resume("auto"),  # of matrix products: auto | float32 (exact) | bfloat16 operands, float32 sums; auto = the backend's best
+    attention=resume("auto"),  # auto (by machine, length and objective) | plain | blockwise (less memory) | cudnn (NVIDIA GPUs)
     data=dict(
         name="pixel_faces",  # a row of DATASETS
         overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model

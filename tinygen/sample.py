@@ -20,8 +20,8 @@ from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge, split
 
-# Sampling splits the batch over whatever devices there are, and no weights.
-EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}}
+# Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
+EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
 
 def main(

@@ -124,38 +124,6 @@ def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
     return x * (1.0 + scale[:, None]) + shift[:, None]
 
 
-class Attention(nnx.Module):
-    """Multi-head self-attention over all tokens."""
-
-    SHARDING = (
-        (r"(query|key|value)/kernel$", (None, "tensor")),
-        (r"(query|key|value)/bias$", ("tensor",)),
-        (r"attention/out/kernel$", ("tensor",)),
-    )
-
-    def __init__(self, width: int, heads: int, *, qk_norm: bool, precision: str, rngs: nnx.Rngs):
-        self.query, self.key, self.value, self.out = (Linear(width, width, precision=precision, rngs=rngs) for _ in range(4))
-        self.query_norm = RMSNorm(width // heads) if qk_norm else None
-        self.key_norm = RMSNorm(width // heads) if qk_norm else None
-        self.heads = heads
-        self.precision = precision
-
-    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
-        B, L, D = x.shape
-        q, k, v = (layer(x).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        return self.out(attention(q, k, v, precision=self.precision).reshape(B, L, D))
-
-
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, precision: str) -> jax.Array:
-    """softmax(q·kᵀ/√K)·v a head, the softmax in float32: q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K]."""
-    heads = ((0, 1), (0, 1))
-    q, k, v = (jnp.swapaxes(each, 1, 2) for each in (q, k, v))  # [B, N, ., K]
-    scores = product(q * (q.shape[-1] ** -0.5), k, ((3,), (3,)), heads, precision=precision)  # [B, N, L, S]
-    return jnp.swapaxes(product(jax.nn.softmax(scores, -1), v, ((3,), (2,)), heads, precision=precision), 1, 2)
-
-
 class SwiGLU(nnx.Module):
     """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020)."""
 

@@ -13,7 +13,8 @@ from flax import nnx
 
 from tinygen.errors import UserError
 from tinygen.models import layers
-from tinygen.models.layers import Attention, Embedding, Linear, Output, SwiGLU
+from tinygen.models.attention import Attention
+from tinygen.models.layers import Embedding, Linear, Output, SwiGLU
 
 
 class Block(nnx.Module):
@@ -22,8 +23,11 @@ class Block(nnx.Module):
     own: the block has its own modulation layer; otherwise it adds a learned table to the model's shared one.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, *, qk_norm: bool, own: bool, precision: str, rngs: nnx.Rngs):
-        self.attention = Attention(width, heads, qk_norm=qk_norm, precision=precision, rngs=rngs)
+    def __init__(
+        self, width: int, heads: int, hidden: int, *, qk_norm: bool, own: bool, precision: str, attention: str, needs_jvp: bool,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
+        self.attention = Attention(width, heads, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
         self.feed_forward = SwiGLU(width, hidden, precision=precision, rngs=rngs)
         self.modulation = Linear(width, 6 * width, zero=True, precision=precision, rngs=rngs) if own else None
         self.modulation_table = None if own else nnx.Param(jnp.zeros(6 * width))
@@ -46,6 +50,7 @@ class MicroDiT(nnx.Module):
 
     shape: (H, W, C) of an image; H and W are multiples of `patch`
     classes: of the label; 0 for a model without a condition
+    needs_jvp: the model will be differentiated in forward mode
     The other keywords are described in `tinygen.keys.MODELS`.
     """
 
@@ -53,7 +58,7 @@ class MicroDiT(nnx.Module):
 
     def __init__(
         self, *, shape: Sequence[int], classes: int, patch: int, width: int, depth: int, heads: int, mlp_ratio: float, mlp_multiple: int,
-        adaln: str, qk_norm: bool, time_scale: float, precision: str, rngs: nnx.Rngs,
+        adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
         for key, value in dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple).items():
             if not 0 < value < math.inf:
@@ -69,8 +74,14 @@ class MicroDiT(nnx.Module):
         self.condition = Linear(width, width, precision=precision, rngs=rngs) if classes else None
         self.modulation = None if adaln == "block" else Linear(width, 6 * width, zero=True, precision=precision, rngs=rngs)
         self.blocks = nnx.List(
-            [Block(width, heads, hidden, qk_norm=qk_norm, own=adaln == "block", precision=precision, rngs=rngs) for _ in range(depth)]
-        )
+            [
+                Block(
+                    width, heads, hidden, qk_norm=qk_norm, own=adaln == "block", precision=precision, attention=attention,
+                    needs_jvp=needs_jvp, rngs=rngs,
+                )
+                for _ in range(depth)
+            ]
+        )  # fmt: skip
         self.final_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs)
         self.final = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs)
 

@@ -1,0 +1,228 @@
+"""Softmax attention in three forms that agree, and the rule that chooses between them.
+
+plain      all scores [B, N, L, S] at once, which the backward pass keeps
+blockwise  an online softmax over blocks of keys (Milakov & Gimelshein 2018, arXiv 1805.02867; Rabe & Staats 2021,
+           arXiv 2112.05682): memory grows with L + S instead of L·S, forward and backward
+cudnn      flash attention (Dao et al. 2022, arXiv 2205.14135) as cuDNN has it: NVIDIA GPUs, bfloat16, no forward mode
+
+The first two are ordinary JAX, differentiable in both modes and in one through the other. (JAX's Pallas kernels for TPU
+are left alone: like cuDNN's they have no forward mode, and nothing here could test them.)
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.extend.backend import get_backend
+
+from tinygen.errors import UserError, unknown
+from tinygen.models.layers import Linear, RMSNorm, pin, product
+
+METHODS = ("auto", "plain", "blockwise", "cudnn")
+LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
+BLOCK = 256  # keys that blockwise takes at once
+BANDS = 4  # of queries, taken one after another: a quarter is held at a time, and a causal mask saves 3/8 of the work
+HEADS = ((0, 1), (0, 1))  # the dimensions that all products here have in common
+LOWEST = -1e30  # the score of a key that is not seen: finite, since the difference of two infinities is NaN
+
+Segments = tuple[jax.Array, jax.Array]
+
+
+class Attention(nnx.Module):
+    """Multi-head self-attention over all tokens. Raises UserError for a method that cannot work with such heads here."""
+
+    SHARDING = (
+        (r"(query|key|value)/kernel$", (None, "tensor")),
+        (r"(query|key|value)/bias$", ("tensor",)),
+        (r"attention/out/kernel$", ("tensor",)),
+    )
+
+    def __init__(self, width: int, heads: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs):
+        self.query, self.key, self.value, self.out = (Linear(width, width, precision=precision, rngs=rngs) for _ in range(4))
+        self.query_norm = RMSNorm(width // heads) if qk_norm else None
+        self.key_norm = RMSNorm(width // heads) if qk_norm else None
+        self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
+        check(attention, backend=platform(), precision=precision, head_size=width // heads, needs_jvp=needs_jvp)
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
+        B, L, D = x.shape
+        q, k, v = (layer(x).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        mixed = attention(q, k, v, precision=self.precision, method=self.method, needs_jvp=self.needs_jvp)
+        return self.out(mixed.reshape(B, L, D))
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    segments: Segments | None = None,
+    precision: str,
+    method: str = "auto",
+    needs_jvp: bool = False,
+) -> jax.Array:
+    """softmax(q·kᵀ/√K)·v a head, the softmax in float32: q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K].
+
+    causal: query i sees keys 0 to i
+    segments: int32 [B, L] of the queries and [B, S] of the keys; a query sees its own segment only. One that sees no key gives zeros
+    needs_jvp: the result will be differentiated in forward mode
+    Raises UserError for a method that cannot work here.
+    """
+    B, L, N, K = q.shape
+    S, mesh = k.shape[1], jax.sharding.get_abstract_mesh()
+    scores = 4 * B * N * L * S // max(1, mesh.size)  # every axis of a mesh splits them
+    method, why = choose(
+        method, backend=platform(), precision=precision, scores=scores, head_size=K, segments=segments is not None, needs_jvp=needs_jvp
+    )
+    announce(f"{method} for {L} queries and {'keys' if L == S else f'{S} keys'} ({why})")
+    q, k, v = (pin(each, "batch", None, "tensor", None) for each in (q, k, v))
+    if method == "cudnn":
+        return cudnn(q, k, v, causal)
+    scaled, k, v = (jnp.swapaxes(each, 1, 2) for each in (q * K**-0.5, k, v))  # [B, N, ., K]
+    function = plain if method == "plain" else blockwise
+    return jnp.swapaxes(function(scaled, k, v, causal, segments, precision), 1, 2).astype(q.dtype)
+
+
+def choose(
+    method: str, *, backend: str, precision: str, scores: int, head_size: int, segments: bool, needs_jvp: bool
+) -> tuple[str, str]:  # fmt: skip
+    """(method, why in a few words): cuDNN's where it can serve, or else by the bytes that a device's `scores` of one layer take.
+
+    Those are 4·B·N·L·S: 48 MiB for a batch of 64 in 12 heads with 128 tokens each, and 3 GiB with 1024. Plain keeps them for
+    the backward pass, of every layer; blockwise computes them a second time, which is a sixth more work.
+    """
+    check(method, backend=backend, precision=precision, head_size=head_size, segments=segments, needs_jvp=needs_jvp)
+    if method != "auto":
+        return method, "as config.attention says"
+    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
+    if obstacle is None:
+        return "cudnn", "nothing is in its way"
+    without = f"not cudnn: {obstacle}; " if backend == "cuda" else ""
+    if scores <= LARGEST_SCORES:
+        return "plain", f"{without}scores take at most {LARGEST_SCORES // 2**20} MiB"
+    return "blockwise", f"{without}scores would take {scores / 2**30:.1f} GiB"
+
+
+def check(method: str, *, backend: str, precision: str, head_size: int, segments: bool = False, needs_jvp: bool) -> None:
+    """Raises UserError for a method that there is not, or that cannot work."""
+    if method not in METHODS:
+        raise unknown("config.attention", method, METHODS)
+    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
+    if method == "cudnn" and obstacle is not None:
+        raise UserError(f"config.attention=cudnn cannot work: {obstacle}. Take auto, which knows what can")
+
+
+def cudnn_obstacle(backend: str, precision: str, head_size: int, segments: bool, needs_jvp: bool) -> str | None:
+    """Why cuDNN's flash attention cannot be taken, or None. Lengths and a causal mask are all the same to it."""
+    if backend != "cuda":
+        return f"it needs an NVIDIA GPU, and this is a {backend.upper()}" if backend != "rocm" else "it needs an NVIDIA GPU"
+    if precision == "float32":
+        return "it computes in bfloat16, and config.precision is float32"
+    if needs_jvp:
+        return "it has no forward mode (JVP), which this objective takes"
+    if head_size % 8 or head_size > 128:  # Hopper and later take up to 256
+        return f"heads of {head_size} features are not a multiple of 8 up to 128"
+    if segments:  # they would be a bias [B, 1, L, S], with a gradient of that size
+        return "it has no segments"
+    return None
+
+
+def platform() -> str:
+    """cpu, tpu, cuda or rocm: what JAX computes on unless told otherwise. It calls both of the latter gpu."""
+    name = jax.default_backend()
+    return name if name != "gpu" else "cuda" if "cuda" in get_backend().platform_version else "rocm"
+
+
+@functools.cache
+def announce(choice: str) -> None:
+    """Says once what was chosen, however often it is traced."""
+    logging.info("attention: %s", choice)
+
+
+def seen(last: np.ndarray, index: jax.Array | np.ndarray, segments: Segments | None) -> jax.Array:
+    """Which query sees which key: [L, S], or with segments [B, 1, L, S].
+
+    last: [L], the last key that each query may see
+    index: [S], where each key stands
+    """
+    visible = jnp.asarray(index <= last[:, None])
+    return visible if segments is None else visible & (segments[0][:, None, :, None] == segments[1][:, None, None, :])
+
+
+def last_seen(L: int, S: int, causal: bool) -> np.ndarray:
+    return np.minimum(np.arange(L), S - 1) if causal else np.full(L, S - 1)
+
+
+def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
+    """q [B, N, L, K], already scaled; k and v [B, N, S, K] -> [B, N, L, K]."""
+    L, S = q.shape[2], k.shape[2]
+    scores = wide(product(q, k, ((3,), (3,)), HEADS, precision=precision))  # [B, N, L, S]
+    if not causal and segments is None:
+        weights = jax.nn.softmax(scores, -1)
+    else:
+        visible = seen(last_seen(L, S, causal), np.arange(S), segments)
+        weights = jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
+    return product(weights, v, ((3,), (2,)), HEADS, precision=precision)
+
+
+def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
+    """As `plain`, a band of queries and a block of keys at a time."""
+    L, S = q.shape[2], k.shape[2]
+    size = min(BLOCK, S)
+    blocks = -(-S // size)
+    last = last_seen(L, S, causal)
+
+    def split(x: jax.Array, axis: int) -> jax.Array:  # [..., S, ...] -> [blocks, ..., size, ...], zeros at the end
+        padding = [(0, blocks * size - S if each == axis else 0) for each in range(x.ndim)]
+        x = jnp.pad(x, padding).reshape(*x.shape[:axis], blocks, size, *x.shape[axis + 1 :])
+        return jnp.moveaxis(x, axis, 0)
+
+    index = jnp.arange(blocks * size).reshape(blocks, size)
+    keys = (split(k, 2), split(v, 2), index, None if segments is None else split(segments[1], 1))
+
+    def band(start: int, stop: int) -> jax.Array:
+        rows, reach = q[:, :, start:stop], last[start:stop]
+        own = None if segments is None else segments[0][:, start:stop]
+
+        # What it returns is all that is kept of it: the backward pass computes its scores again.
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def block(top: jax.Array, k: jax.Array, v: jax.Array, index: jax.Array, segment: jax.Array | None) -> tuple[jax.Array, ...]:
+            scores = wide(product(rows, k, ((3,), (3,)), HEADS, precision=precision))  # [B, N, band, size]
+            visible = seen(reach, index, None if own is None or segment is None else (own, segment))
+            scores = jnp.where(visible, scores, LOWEST)
+            # The result does not depend on what is subtracted, so nor does the gradient.
+            top = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(scores, -1)))
+            weights = jnp.where(visible, jnp.exp(scores - top[..., None]), 0.0)
+            return product(weights, v, ((3,), (2,)), HEADS, precision=precision), jnp.sum(weights, -1), top
+
+        def step(carry: tuple[jax.Array, ...], keys: tuple[jax.Array | None, ...]) -> tuple[tuple[jax.Array, ...], None]:
+            value, total, top = carry
+            more_value, more, new_top = block(top, *keys)
+            fade = jnp.exp(top - new_top)
+            return (value * fade[..., None] + more_value, total * fade + more, new_top), None
+
+        zero = jnp.zeros(rows.shape, wide(rows).dtype)
+        needed = int(reach[-1]) // size + 1  # no later block holds a key that is seen
+        first = (zero, zero[..., 0], zero[..., 0] + LOWEST)
+        (value, total, _), _ = jax.lax.scan(step, first, jax.tree.map(lambda x: x[:needed], keys))
+        return value / jnp.where(total == 0, 1.0, total)[..., None]
+
+    height = max(BLOCK, -(-L // BANDS))
+    return jnp.concatenate([band(start, min(start + height, L)) for start in range(0, L, height)], 2)
+
+
+def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool) -> jax.Array:
+    """q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K]; operands rounded to bfloat16, sums and softmax in float32."""
+    half = (each.astype(jnp.bfloat16) for each in (q, k, v))
+    return jax.nn.dot_product_attention(*half, is_causal=causal, implementation="cudnn").astype(q.dtype)
+
+
+def wide(x: jax.Array) -> jax.Array:
+    """In float32 at least."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
