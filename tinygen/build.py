@@ -14,9 +14,9 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
-from tinygen.models.attention import METHODS
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
+from tinygen.models.products import best_precision, compiler_options
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
@@ -64,12 +64,12 @@ def data_source(config: Config) -> DataSource:
 
 def parts(config: Config, codec: Codec) -> Parts:
     """Raises UserError for a model or an objective that does not fit the data, and for a mesh that does not fit the machine."""
-    if config.attention not in METHODS:
-        raise unknown("config.attention", config.attention, METHODS)
     facts = {**codec.facts(), "precision": precision(config)}
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
     facts |= {"attention": config.attention, "needs_jvp": getattr(objective, "needs_jvp", False)}
+    facts |= {"remat": config.remat, "scan": config.scan}
+    check_blocks(config)
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
@@ -93,7 +93,12 @@ def train_step(
     step = make_train_step(
         graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
     )
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+    return jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+
+
+def jit(function: Callable[..., Any], **keywords: Any) -> Any:
+    """`jax.jit`, with what XLA should be told about products on this backend."""
+    return jax.jit(function, compiler_options=compiler_options(jax.default_backend()), **keywords)
 
 
 def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
@@ -116,6 +121,14 @@ def check_heads(config: Config, tensor: int) -> None:
         raise UserError(f"config.model.heads={config.model.heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
 
 
+def check_blocks(config: Config) -> None:
+    """Raises UserError for keys about a stack of blocks where the model has none: they would do nothing."""
+    wanted = inspect.signature(_row(MODELS, "model", config).__init__).parameters
+    for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
+        if config[key] != off and key not in wanted:
+            raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")
+
+
 def check_batch_size(config: Config, layout: Layout) -> None:
     """Raises UserError for a batch that does not split over the devices."""
     micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
@@ -127,10 +140,8 @@ def check_batch_size(config: Config, layout: Layout) -> None:
 
 
 def precision(config: Config) -> str:
-    """What "auto" means here: float32 on a CPU, bfloat16 operands on GPU and TPU."""
-    if config.precision != "auto":
-        return config.precision
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    """The one that config.precision names, or for "auto" the backend's best."""
+    return best_precision(jax.default_backend()) if config.precision == "auto" else config.precision
 
 
 def _row(table: Mapping[str, Callable[..., Any]], section: str, config: Config) -> Callable[..., Any]:

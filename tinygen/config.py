@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from tinygen import cluster
 from tinygen.errors import UserError, unknown
-from tinygen.keys import SCHEMA, TABLES, resume
+from tinygen.keys import CHOICES, SCHEMA, TABLES, resume
 
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
 
@@ -117,7 +117,7 @@ def check(config: Config) -> None:
             raise UserError(f"config.{key}={value} must lie in [0, 1)")
     if config.data.overfit < 0:
         raise UserError(f"config.data.overfit={config.data.overfit} must be 0 (all examples) or a number of examples")
-    for key, known in {"precision": ("auto", "float32", "bfloat16"), "optim.schedule": ("constant", "linear", "warmup_cosine")}.items():
+    for key, known in CHOICES.items():
         if (value := flatten(config)[key]) not in known:
             raise unknown(f"config.{key}", value, known)
     if config.batch_size % optim.accumulate:

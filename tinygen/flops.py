@@ -50,6 +50,8 @@ def _products(jaxpr: core.Jaxpr) -> Products:
         name, inner = equation.primitive.name, [_products(each) for each in _jaxprs(equation.params)]
         if name == "dot_general":
             total[_of_dot(equation)] += 1
+        elif name == "rounded_product":
+            total[_of_rounded(equation)] += 1
         elif name == "conv_general_dilated":
             total[_of_convolution(equation)] += 1
         elif name == "cond":
@@ -66,6 +68,13 @@ def _of_dot(equation: core.JaxprEqn) -> Product:
     left, right = map(_shape, equation.invars)
     inner, parallel = (math.prod(left[axis] for axis in axes) for axes in (contracted, batch))
     return Product(parallel, math.prod(left) // (inner * parallel), inner, math.prod(right) // (inner * parallel))
+
+
+def _of_rounded(equation: core.JaxprEqn) -> Product:
+    """tinygen.models.products' own."""
+    *batch, rows, columns = _shape(equation.outvars[0])
+    left = _shape(equation.invars[0])
+    return Product(math.prod(batch), rows, math.prod(left[-2:]) // rows, columns)
 
 
 def _of_convolution(equation: core.JaxprEqn) -> Product:

@@ -16,8 +16,10 @@ class resume(NamedTuple):
 SCHEMA: dict[str, Any] = dict(
     seed=0,  # root of every random stream: initialisation, data order, noise, samples
     batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
-    precision=resume("auto"),  # of matrix products: auto | float32 (exact) | bfloat16 operands, float32 sums; auto = the backend's best
+    precision=resume("auto"),  # auto (by machine) | float32 (exact) | bfloat16 (products' operands) | bfloat16_activations (those too)
     attention=resume("auto"),  # auto (by machine, length and objective) | plain | blockwise (less memory) | cudnn (NVIDIA GPUs)
+    remat=resume("none"),  # what the backward pass computes again, for less memory: none | products (all but them) | full (whole blocks)
+    scan=resume(0),  # blocks a turn of a loop over all, which compiles in the time of one turn; divides model.depth; 0 = no loop
     data=dict(
         name="pixel_faces",  # a row of DATASETS
         overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model
@@ -149,3 +151,10 @@ DATASETS: dict[str, dict[str, Any]] = {
 }
 
 TABLES = {"model": MODELS, "objective": OBJECTIVES, "data": DATASETS}
+
+CHOICES: dict[str, tuple[str, ...]] = {  # what keys with a few names may be, so that a typo is found before anything heavy is imported
+    "precision": ("auto", "float32", "bfloat16", "bfloat16_activations"),
+    "attention": ("auto", "plain", "blockwise", "cudnn"),
+    "remat": ("none", "products", "full"),
+    "optim.schedule": ("constant", "linear", "warmup_cosine"),
+}

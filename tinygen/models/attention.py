@@ -19,7 +19,8 @@ from flax import nnx
 from jax.extend.backend import get_backend
 
 from tinygen.errors import UserError, unknown
-from tinygen.models.layers import Linear, RMSNorm, pin, product
+from tinygen.models.layers import Linear, RMSNorm, pin
+from tinygen.models.products import narrow, product, wide
 
 METHODS = ("auto", "plain", "blockwise", "cudnn")
 LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
@@ -49,7 +50,8 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
         B, L, D = x.shape
-        q, k, v = (layer(x).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
+        x = narrow(x, precision=self.precision)
+        q, k, v = (narrow(layer(x), precision=self.precision).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         mixed = attention(q, k, v, precision=self.precision, method=self.method, needs_jvp=self.needs_jvp)
@@ -221,8 +223,3 @@ def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool) -> jax.Array:
     """q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K]; operands rounded to bfloat16, sums and softmax in float32."""
     half = (each.astype(jnp.bfloat16) for each in (q, k, v))
     return jax.nn.dot_product_attention(*half, is_causal=causal, implementation="cudnn").astype(q.dtype)
-
-
-def wide(x: jax.Array) -> jax.Array:
-    """In float32 at least."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -1,4 +1,4 @@
-"""The parts that models are made of. Every matrix product goes through `product`.
+"""The parts that models are made of.
 
 Shape letters, in the whole project: B batch, T frames or tokens of a sequence, H W height and width, C channels,
 L tokens, D features, N heads, E experts, F hidden features of a feed-forward layer.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-PRECISIONS = ("float32", "bfloat16")
+from tinygen.models.products import narrow, product, wide
 
 
 class Buffer(nnx.Variable):
@@ -36,20 +36,6 @@ class Output:
     head: jax.Array | None = None
     weight: jax.Array | None = None
     stats: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
-
-
-def product(a: jax.Array, b: jax.Array, axes: Any, batch: Any = ((), ()), *, precision: str) -> jax.Array:
-    """`lax.dot_general` over `axes`, float32 in and out: the one place where a matrix product's arithmetic is chosen.
-
-    precision: "float32", exact; "bfloat16", operands rounded to bfloat16 and summed in float32.
-    """
-    dimensions = (axes, batch)
-    if precision == "bfloat16":
-        a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
-        return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
-    if precision == "float32":
-        return jax.lax.dot_general(a, b, dimensions, precision=jax.lax.Precision.HIGHEST)
-    raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
 
 
 def pin(x: jax.Array, *names: Any) -> jax.Array:
@@ -110,6 +96,7 @@ class RMSNorm(nnx.Module):
         self.scale = nnx.Param(jnp.ones(width))
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        x = wide(x)
         return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6) * self.scale[...]
 
 
@@ -134,12 +121,15 @@ class SwiGLU(nnx.Module):
     )
 
     def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs):
+        self.precision = precision
         self.gate = Linear(width, hidden, precision=precision, rngs=rngs)
         self.up = Linear(width, hidden, precision=precision, rngs=rngs)
         self.down = Linear(hidden, width, precision=precision, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+        x = narrow(x, precision=self.precision)
+        gate, up = (narrow(layer(x), precision=self.precision) for layer in (self.gate, self.up))
+        return self.down(jax.nn.silu(gate) * up)
 
 
 def swiglu_hidden(width: int, ratio: float, multiple: int) -> int:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models import layers
+from tinygen.models import layers, stack
 from tinygen.models.attention import Attention
 from tinygen.models.layers import Embedding, Linear, Output, SwiGLU
 
@@ -34,6 +34,7 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, c: jax.Array, shared: jax.Array | None) -> jax.Array:
         """x [B, L, D]; c [B, D], the activated condition; shared [B, 6 D] or None."""
+        x = layers.pin(x, "batch")
         if self.modulation is not None:
             six = self.modulation(c)
         else:
@@ -58,13 +59,15 @@ class MicroDiT(nnx.Module):
 
     def __init__(
         self, *, shape: Sequence[int], classes: int, patch: int, width: int, depth: int, heads: int, mlp_ratio: float, mlp_multiple: int,
-        adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+        adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str, scan: int,
+        rngs: nnx.Rngs,
     ):  # fmt: skip
         for key, value in dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple).items():
             if not 0 < value < math.inf:
                 raise UserError(f"config.model.{key}={value} must be positive")
         self._check(shape, patch, width, heads, adaln)
-        self.shape, self.patch = tuple(shape), patch
+        stack.check(remat, scan, depth)
+        self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
         H, W, C = shape
         hidden = layers.swiglu_hidden(width, mlp_ratio, mlp_multiple)
         self.embed = Linear(patch * patch * C, width, precision=precision, rngs=rngs)
@@ -103,8 +106,7 @@ class MicroDiT(nnx.Module):
         tokens = self.embed(layers.patchify(x, self.patch)) + positions
         c = jax.nn.silu(self.time(t) + self._condition(cond or {}, t.shape[0]))
         shared = None if self.modulation is None else self.modulation(c)
-        for block in self.blocks:
-            tokens = block(layers.pin(tokens, "batch"), c, shared)
+        tokens = stack.through(self.blocks, tokens, c, shared, remat=self.remat, scan=self.scan)
         shift, scale = jnp.split(self.final_modulation(c), 2, -1)
         patches = self.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
         return Output(layers.unpatchify(patches, self.shape, self.patch))
