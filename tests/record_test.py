@@ -50,9 +50,9 @@ def kept(clock, monkeypatch, tmp_path):
 def test_a_rate_is_of_the_steps_since_the_last_line(kept, clock):
     made, lines = kept
     clock.passes(4)
-    made.scalars(10, {"loss": 1.0})
+    made.scalars({10: {"loss": 1.0}}, 10)
     clock.passes(2)
-    made.scalars(20, {"loss": 1.0})
+    made.scalars({20: {"loss": 1.0}}, 20)
     assert [line["steps_per_s"] for line in lines()] == [2.5, 5.0]
 
 
@@ -62,7 +62,7 @@ def test_work_aside_is_no_training_time_but_the_step_that_it_waits_for_is(kept, 
     with made.aside("evaluating", Computing(clock, 3)):
         clock.passes(50)
     clock.passes(1)
-    made.scalars(10, {"loss": 1.0})
+    made.scalars({10: {"loss": 1.0}}, 10)
     assert lines()[0]["steps_per_s"] == 10 / (1 + 3 + 1)
 
 
@@ -72,9 +72,9 @@ def test_the_share_of_the_time_that_was_waited_for_data_is_told(kept, clock):
         with made.waiting():
             clock.passes(1)
         clock.passes(3)
-    made.scalars(2, {"loss": 1.0})
+    made.scalars({2: {"loss": 1.0}}, 2)
     clock.passes(1)
-    made.scalars(3, {"loss": 1.0})
+    made.scalars({3: {"loss": 1.0}}, 3)
     assert [line["data_wait"] for line in lines()] == [0.25, 0.0]
 
 
@@ -84,7 +84,7 @@ def test_what_came_before_the_clock_was_restarted_counts_for_nothing(kept, clock
         clock.passes(30)
     made.restart_clock(1)
     clock.passes(2)
-    made.scalars(5, {"loss": 1.0})
+    made.scalars({5: {"loss": 1.0}}, 5)
     assert (lines()[0]["steps_per_s"], lines()[0]["data_wait"]) == (2.0, 0.0)
 
 
