@@ -24,7 +24,7 @@ def compilations():
     """A list that gets the name of every program that is compiled from here on, or read from the cache."""
     names = []
 
-    def heard(event, seconds, **facts):
+    def heard(event, duration_secs, **facts):
         if event == COMPILES:
             names.append(facts.get("fun_name", event))
 
