@@ -1,4 +1,5 @@
 import json
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -50,9 +51,9 @@ def kept(clock, monkeypatch, tmp_path):
 def test_a_rate_is_of_the_steps_since_the_last_line(kept, clock):
     made, lines = kept
     clock.passes(4)
-    made.scalars(10, {"loss": 1.0})
+    made.scalars({10: {"loss": 1.0}}, 10)
     clock.passes(2)
-    made.scalars(20, {"loss": 1.0})
+    made.scalars({20: {"loss": 1.0}}, 20)
     assert [line["steps_per_s"] for line in lines()] == [2.5, 5.0]
 
 
@@ -62,7 +63,7 @@ def test_work_aside_is_no_training_time_but_the_step_that_it_waits_for_is(kept, 
     with made.aside("evaluating", Computing(clock, 3)):
         clock.passes(50)
     clock.passes(1)
-    made.scalars(10, {"loss": 1.0})
+    made.scalars({10: {"loss": 1.0}}, 10)
     assert lines()[0]["steps_per_s"] == 10 / (1 + 3 + 1)
 
 
@@ -72,9 +73,9 @@ def test_the_share_of_the_time_that_was_waited_for_data_is_told(kept, clock):
         with made.waiting():
             clock.passes(1)
         clock.passes(3)
-    made.scalars(2, {"loss": 1.0})
+    made.scalars({2: {"loss": 1.0}}, 2)
     clock.passes(1)
-    made.scalars(3, {"loss": 1.0})
+    made.scalars({3: {"loss": 1.0}}, 3)
     assert [line["data_wait"] for line in lines()] == [0.25, 0.0]
 
 
@@ -84,7 +85,7 @@ def test_what_came_before_the_clock_was_restarted_counts_for_nothing(kept, clock
         clock.passes(30)
     made.restart_clock(1)
     clock.passes(2)
-    made.scalars(5, {"loss": 1.0})
+    made.scalars({5: {"loss": 1.0}}, 5)
     assert (lines()[0]["steps_per_s"], lines()[0]["data_wait"]) == (2.0, 0.0)
 
 
@@ -94,3 +95,73 @@ def test_memory_is_that_of_the_fullest_device_or_of_the_process(monkeypatch):
     assert record.memory_gib() == 3.0
     monkeypatch.setattr(record.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
     assert 0.05 < record.memory_gib() < 1000
+
+
+def test_lines_of_a_call_have_the_rate_of_all_its_steps(kept, clock):
+    made, lines = kept
+    clock.passes(5)
+    made.scalars({5: {"loss": 1.0}, 10: {"loss": 1.0}}, 12)
+    clock.passes(2)
+    made.scalars({20: {"loss": 1.0}}, 20)
+    assert [line["steps_per_s"] for line in lines()] == [12 / 5, 12 / 5, 4.0]
+
+
+def test_what_is_written_in_the_background_keeps_its_order_and_is_there_at_the_end():
+    done = []
+    with record.Background(most=2) as later:
+        for number in range(10):
+            later(done.append, number)
+    assert done == list(range(10))
+
+
+def test_the_background_takes_no_more_than_it_may_keep_waiting():
+    begun, held, waiting = threading.Event(), threading.Event(), []
+
+    def block():
+        begun.set()
+        assert held.wait(60)
+
+    with record.Background(most=2) as later:
+        later(block)
+        assert begun.wait(60)
+        for number in range(2):
+            later(waiting.append, number)  # returns: there is room
+
+        def one_more():
+            later(waiting.append, 2)
+
+        caller = threading.Thread(target=one_more)
+        caller.start()
+        caller.join(0.05)
+        assert caller.is_alive()  # there is none
+        held.set()
+        caller.join(60)
+        assert not caller.is_alive()
+    assert waiting == [0, 1, 2]
+
+
+def write(errors, most):
+    """Has the errors raised in the background, one after another, and the last in the foreground."""
+    *behind, ahead = errors
+
+    def fail(error):
+        if error is not None:
+            raise error
+
+    with record.Background(most) as later:
+        for error in behind:
+            later(fail, error)
+        fail(ahead)
+
+
+def test_an_error_in_the_background_comes_out_as_it_is_at_the_next_call_or_at_the_end():
+    full = OSError(28, "No space left on device", "samples/1.png")
+    for errors, most in (([full, None], 4), ([full, None, ValueError("went on")], 0)):
+        with pytest.raises(OSError, match="No space left") as found:
+            write(errors, most)
+        assert found.value is full
+
+
+def test_an_error_in_the_background_does_not_hide_the_one_that_ended_the_run():
+    with pytest.raises(ValueError, match="the first"):
+        write([OSError("the second"), ValueError("the first")], 4)

@@ -21,6 +21,7 @@ LEVELS = [
     {"train"},
     {"evaluate"},
     {"sample"},
+    {"feed"},
     {"build", "record", "runtime"},
     {"checkpoint", "writers", "footprint"},
     {"state"},
@@ -30,7 +31,7 @@ LEVELS = [
     {"keys", "cluster"},
     {"errors"},
 ]
-SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "sample", "evaluate", "checkpoint", "report.run"}
+SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "feed", "sample", "evaluate", "checkpoint", "report.run"}
 
 
 def name_of(path):

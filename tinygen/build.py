@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tinygen import optim
 from tinygen.config import Config
@@ -20,7 +21,7 @@ from tinygen.models.products import best_precision, compiler_options
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
-from tinygen.state import TrainState, make_train_step, split
+from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP}
 OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "regression": Regression}
@@ -89,11 +90,25 @@ def train_step(
     config: Config, parts: Parts, graphdef: Any, shardings: TrainState
 ) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]:
     """The compiled training step. It takes over the memory of the state that it is given."""
+    return jit(_train_step(config, parts, graphdef), donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+
+
+def train_call(config: Config, parts: Parts, graphdef: Any, shardings: TrainState) -> tuple[Callable[..., tuple[TrainState, Any]], Any]:
+    """What the loop calls, jitted as `train_step` is, and the shapes of its second argument: that step and a batch, or as many as
+    config.train.steps_per_call of them and their batches.
+    """
+    if config.train.steps_per_call == 1:
+        return train_step(config, parts, graphdef, shardings), abstract_batch(parts.codec, config.batch_size)
+    steps = make_train_steps(_train_step(config, parts, graphdef))
+    jitted = jit(steps, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+    return jitted, abstract_call(config, parts)
+
+
+def _train_step(config: Config, parts: Parts, graphdef: Any) -> Callable[..., Any]:
     tx, schedule = optimizer(config)
-    step = make_train_step(
+    return make_train_step(
         graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
     )
-    return jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
 
 
 def jit(function: Callable[..., Any], **keywords: Any) -> Any:
@@ -113,6 +128,17 @@ def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
 def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes of a training batch."""
     return {key: jax.ShapeDtypeStruct((batch_size, *field.shape), field.dtype) for key, field in codec.spec.items()}
+
+
+def abstract_call(config: Config, parts: Parts) -> Call:
+    """The shapes of a call's batches, and where they stand: each split as a batch is."""
+    layout = parts.layout
+    split_rows = NamedSharding(layout.mesh, PartitionSpec(None, *layout.batch.spec))
+    batches = {
+        key: jax.ShapeDtypeStruct((config.train.steps_per_call, *leaf.shape), leaf.dtype, sharding=split_rows)
+        for key, leaf in abstract_batch(parts.codec, config.batch_size).items()
+    }
+    return Call(jax.ShapeDtypeStruct((), "int32", sharding=layout.replicated), batches)
 
 
 def check_heads(config: Config, tensor: int) -> None:

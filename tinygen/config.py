@@ -94,6 +94,7 @@ def check(config: Config) -> None:
     positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every, "optim.eps": optim.eps}
     positive |= {
         "distributed_timeout": config.distributed_timeout,
+        "train.steps_per_call": train.steps_per_call,
         "train.keep": train.keep,
         "train.preview_num": train.preview_num,
         "optim.accumulate": optim.accumulate,

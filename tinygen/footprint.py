@@ -87,9 +87,12 @@ class Footprint:
             yield f"  whole on every device: {named}"
 
 
-def compiled_step(take_step: Any, layout: Layout, abstract: TrainState, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
-    """The jitted step, compiled for a state and a batch that stand as the layout says: it can be read and it can be called."""
-    rows = {key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.batch) for key, leaf in batch.items()}
+def compiled_step(take_step: Any, layout: Layout, abstract: TrainState, batch: Any) -> Any:
+    """The jitted step, compiled for a state and a batch that stand as the layout says: it can be read and it can be called.
+
+    batch: a tree of shapes; those that say where they stand do not stand as a batch
+    """
+    rows = jax.tree.map(lambda leaf: leaf if leaf.sharding else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.batch), batch)
     with jax.set_mesh(layout.mesh):
         return take_step.lower(placed(abstract, layout), rows).compile()
 

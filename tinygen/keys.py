@@ -57,6 +57,7 @@ SCHEMA: dict[str, Any] = dict(
     ),
     train=dict(
         steps=resume(2_000),  # optimizer steps of the whole run
+        steps_per_call=resume(1),  # steps that the device takes on its own, at most: more where a step takes less than a millisecond or two
         log_every=resume(50),  # steps between lines of metrics.jsonl and TensorBoard points
         eval_every=resume(500),  # steps between held-out losses, raw and EMA weights; 0 = never
         eval_num=resume(0),  # held-out examples a loss is taken over, the first of the split; 0 = all

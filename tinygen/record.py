@@ -1,21 +1,23 @@
-"""What a run says of itself: metrics.jsonl, TensorBoard and the log (CLU), the progress bar (Rich)."""
+"""What a run says of itself: metrics.jsonl, samples/, TensorBoard and the log (CLU), the progress bar (Rich)."""
 
+import collections
 import contextlib
 import json
 import logging as std_logging
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tinygen import media
 from tinygen.checkpoint import append, write_whole
 from tinygen.processes import leads
 from tinygen.writers import extra_writers
@@ -28,13 +30,41 @@ def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
 
 
+QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
+
+
+class Background:
+    """Calls made one after another by a thread of its own. One that raises does so again here: at the next call, or at the end.
+
+    most: calls that wait; a further one waits for the oldest
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self.thread = ThreadPoolExecutor(1, "record")
+        self.calls: collections.deque[Future[None]] = collections.deque()
+
+    def __call__(self, function: Callable[..., None], *arguments: Any) -> None:
+        while self.calls and (self.calls[0].done() or len(self.calls) > self.most):
+            self.calls.popleft().result()
+        self.calls.append(self.thread.submit(function, *arguments))
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """Waits for all calls. Their errors are told unless another one has come first."""
+        self.thread.shutdown()
+        while self.calls and kind is None:
+            self.calls.popleft().result()
 
 
 class Record:
     """Writes a run's numbers and pictures. Lines of metrics.jsonl after `start` (of a run that went further) are dropped.
 
-    Of several processes the leading one writes; the others' records are silent.
+    Those lines are on disk when the call returns; all else is written in the background, in order, and is there when the record
+    is closed. Of several processes the leading one writes; the others' records are silent.
 
     noun: what the examples are ("image"), for the rate
     extra_writers: rows of `tinygen.writers.WRITERS`, by name, which are told the run's `settings`
@@ -43,6 +73,7 @@ class Record:
     def __init__(
         self, workdir: epath.Path, start: int, steps: int, batch_size: int, noun: str, extra_writers: str, settings: Mapping[str, Any]
     ):
+        self.workdir = workdir
         self.path = workdir / "metrics.jsonl" if leads() else None
         self.batch_size = batch_size
         self.noun = noun
@@ -51,6 +82,7 @@ class Record:
         if self.path is not None:
             cut(self.path, start)
         self.writer = make_writer(workdir, extra_writers, settings)
+        self.later = Background(most=QUEUE)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal,
@@ -62,29 +94,42 @@ class Record:
         self.progress.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.progress.stop()
-        self.writer.close()
+        with contextlib.closing(self.writer):
+            self.later.__exit__(*error)
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl, with the TIMINGS since the last; the same to TensorBoard and the log."""
+    def scalars(self, lines: Mapping[int, Mapping[str, float]], reached: int) -> None:
+        """Lines of metrics.jsonl, {step: values}, with the TIMINGS since the last; the same to TensorBoard and the log.
+
+        reached: the last step that has been taken, which may come after those of the lines
+        """
         seconds = max(time.perf_counter() - self.mark, 1e-9)
-        rate, wait = (step - self.marked) / seconds, self.waited / seconds
-        self.restart_clock(step)
-        if rate > 0:
-            values = {**values, "steps_per_s": rate, "data_wait": wait, "memory_gib": memory_gib()}
-        if self.path is not None:
-            append(self.path, json.dumps({"step": step, **values}))
-        self.writer.write_scalars(step, values)
-        shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
-        self.progress.update(self.task, rate=shown)
+        rate, wait = (reached - self.marked) / seconds, self.waited / seconds
+        self.restart_clock(reached)
+        timings = {"steps_per_s": rate, "data_wait": wait, "memory_gib": memory_gib()} if rate > 0 else {}
+        for step, values in lines.items():
+            if self.path is not None:
+                append(self.path, json.dumps({"step": step, **values, **timings}))
+            self.later(self.writer.write_scalars, step, {**values, **timings})
+            shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
+            self.progress.update(self.task, rate=shown)
 
     def advance(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
 
-    def image(self, step: int, name: str, picture: np.ndarray) -> None:
-        """A uint8 picture [H, W, C] to TensorBoard."""
-        self.writer.write_images(step, {name: picture[None]})
+    def pictures(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
+        """A preview's `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples; the same to TensorBoard."""
+        if self.path is not None:
+            self.later(self._draw, step, shown, codec)
+
+    def _draw(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
+        folder = self.workdir / "samples"
+        folder.mkdir(exist_ok=True)
+        for name, item in shown.items():
+            picture = media.picture(item, codec)
+            media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
+            self.writer.write_images(step, {name: picture[None]})
 
     @contextlib.contextmanager
     def aside(self, what: str, state: Any) -> Iterator[None]:
@@ -143,7 +188,7 @@ def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) ->
     if not leads():
         return metric_writers.MultiWriter([])
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
-    default = metric_writers.create_default_writer(str(workdir), asynchronous=True)
+    default = metric_writers.create_default_writer(str(workdir), asynchronous=False)  # `Record` calls it in the background
     return metric_writers.MultiWriter([default, *extra_writers(extra, workdir, settings)])
 
 

@@ -124,6 +124,40 @@ def make_train_step(
     return train_step
 
 
+class Call(NamedTuple):
+    """What the device is given to take several steps on its own.
+
+    count: int32, how many
+    batches: [K, B, ...], K >= count; those beyond are never looked at
+    """
+
+    count: Any
+    batches: Mapping[str, Any]
+
+
+def make_train_steps(
+    train_step: Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Metrics]],
+) -> Callable[[TrainState, Call], tuple[TrainState, Metrics]]:
+    """A pure function (state, call) -> (state, metrics): training steps one after another, one program for any number of them.
+
+    Every metric is [K], a value a step; beyond the steps taken zero.
+    """
+
+    def train_steps(state: TrainState, call: Call) -> tuple[TrainState, Metrics]:
+        def batch(index: Any) -> dict[str, jax.Array]:
+            return {key: jax.lax.dynamic_index_in_dim(rows, index, keepdims=False) for key, rows in call.batches.items()}
+
+        def step(index: Any, carry: tuple[TrainState, Metrics]) -> tuple[TrainState, Metrics]:
+            state, metrics = train_step(carry[0], batch(index))
+            return state, jax.tree.map(lambda values, value: values.at[index].set(value), carry[1], metrics)
+
+        most = len(next(iter(call.batches.values())))
+        one = jax.eval_shape(train_step, state, batch(0))[1]
+        return jax.lax.fori_loop(0, call.count, step, (state, jax.tree.map(lambda value: jnp.zeros(most, value.dtype), one)))
+
+    return train_steps
+
+
 def gradients(
     loss: Callable[..., Any], state: TrainState, batch: Mapping[str, jax.Array], key: jax.Array, accumulate: int
 ) -> tuple[Tree, Metrics, Tree]:

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,14 +15,28 @@ from etils import epath
 from tinygen import build, checkpoint, footprint, media, processes, runtime
 from tinygen import config as schema
 from tinygen.config import Config
-from tinygen.data.base import DataSource, check_batch
+from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
+from tinygen.feed import calls, device_calls, due, preview_due
+from tinygen.feed import device_batches as device_batches  # for scripts that measure the loop
 from tinygen.flops import flops, products
 from tinygen.record import Record, finalise
 from tinygen.sample import make_preview
 from tinygen.state import TrainState, graph_of, init_state
 from tinygen.writers import check_writers
+
+
+class Pending(NamedTuple):
+    """What a call gave, whose numbers are still on the device.
+
+    metrics: of each step, [K], or of the only one
+    extra: of the last step, from evaluation
+    """
+
+    steps: range
+    metrics: Any
+    extra: dict[str, float]
 
 
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
@@ -62,20 +76,20 @@ def run(
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
     graphdef = graph_of(parts.create)
-    jitted, batch_shapes = build.train_step(config, parts, graphdef, shardings), build.abstract_batch(source.codec, config.batch_size)
+    jitted, argument = build.train_call(config, parts, graphdef, shardings)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
-        operations = flops(products(jitted, abstract, batch_shapes))
+        operations = flops(products(jitted, abstract, argument))
         manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = manager.latest_step() or 0
         processes.agree("the newest checkpoint", str(start))
-        given, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
+        weights, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
         fresh = jax.jit(init, donate_argnums=0, out_shardings=shardings)
-        state = checkpoint.restore(manager, start, abstract, shardings) if start else fresh(given)
+        state = checkpoint.restore(manager, start, abstract, shardings) if start else fresh(weights)
         evaluate = make_evaluation(config, source, parts, graphdef)
         preview = make_preview(config, source, parts, graphdef)
         skipped = int(state.guard["skipped"])
         with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
-            batches = device_batches(config, source, parts, int(state.guard["attempt"]), start, record.waiting)
+            batches = device_calls(config, source, parts, int(state.guard["attempt"]), start, record.waiting)
             announce(workdir, state, start, steps, source)
             checkpoint.note(
                 workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
@@ -83,44 +97,45 @@ def run(
             show_data(workdir, source, train.preview_num)
             take_step = jitted
             if start < steps:
-                take_step = footprint.compiled_step(jitted, layout, abstract, batch_shapes)  # once: what is described is what runs
+                take_step = footprint.compiled_step(jitted, layout, abstract, argument)  # once: what is described is what runs
                 taken = footprint.measure(take_step, layout, abstract)
                 manifest |= taken.facts()
                 logging.info("%s", "\n".join(taken.lines()))
             if not start:
                 checkpoint.describe_run(workdir, source.codec, manifest)
-            pending: tuple[int, Any, dict[str, float]] | None = None
+            pending: Pending | None = None
             signalled = processes.Largest(layout.mesh)
-            for step in range(start + 1, steps + 1):
+            for now in calls(config, start):
+                done, step = now[0] - 1, now[-1]
                 try:
-                    batch = next(batches)
+                    given = next(batches)
                 except UserError as error:  # such as a file that has gone: what was learnt before is sound
                     flush(record, pending, skipped, train.log_every, steps)
                     # With several processes only this one knows, and the others cannot be made to save.
-                    if step - 1 > (manager.latest_step() or 0) and processes.count() == 1:
-                        checkpoint.save(manager, step - 1, state, config, source.codec, manifest)
-                    checkpoint.note(workdir, step - 1, "stopped", reason=str(error))
+                    if done > (manager.latest_step() or 0) and processes.count() == 1:
+                        checkpoint.save(manager, done, state, config, source.codec, manifest)
+                    checkpoint.note(workdir, done, "stopped", reason=str(error))
                     raise
-                state, metrics = take_step(state, batch)
-                # The previous step's numbers are read while this one runs: the device never waits for the host.
+                state, metrics = take_step(state, given)
+                # The previous call's numbers are read while this one runs: the device never waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
                 if number := signalled(int(stop)):
-                    stop.number = number  # whichever process got it: all leave after the same step
+                    stop.number = number  # whichever process got it: all leave after the same call
                 leaving = bool(number) or step == steps
                 if due(step, train.eval_every) or (train.eval_every and step == steps):
                     with record.aside("evaluating", state):
                         extra = evaluate(state)
-                pending = (step, metrics, extra)
+                pending = Pending(now, metrics, extra)
                 if train.preview_every and (preview_due(step, train.preview_every) or step == steps):
                     with record.aside("drawing samples", state):
-                        show(record, workdir, step, preview(state), source.codec)
+                        record.pictures(step, preview(state), source.codec)
                 if due(step, train.checkpoint_every) or leaving:
                     flush(record, pending, skipped, train.log_every, steps)
                     pending = None
                     with record.aside("saving", state):
                         checkpoint.save(manager, step, state, config, source.codec, manifest)
-                if step == start + 1:
+                if done == start:
                     jax.block_until_ready(state)
                     record.restart_clock(step)
                 record.advance(step)
@@ -165,62 +180,32 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
     return (tree.get("ema", {}), tree.get("buffers", {})), {"init": noted}
 
 
-def device_batches(
-    config: Config,
-    source: DataSource,
-    parts: build.Parts,
-    attempt: int,
-    start: int,
-    waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-) -> Iterator[dict[str, jax.Array]]:
-    """Training batches from number `start` on, each already on its way to the devices when it is asked for.
-
-    The first is checked at once, before anything is compiled for it.
-
-    waiting: entered while a batch is awaited
-    """
-    rows = parts.layout.rows(config.batch_size)
-    reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
-    first = next(reading)
-    check_batch(first, source.codec)
-
-    def ahead() -> Iterator[dict[str, jax.Array]]:
-        placed = parts.layout.put(first, config.batch_size)
-        while True:
-            with waiting():
-                batch = next(reading)
-            current, placed = placed, parts.layout.put(batch, config.batch_size)
-            yield current
-
-    return ahead()
-
-
-def flush(record: Record, pending: tuple[int, Any, dict[str, float]] | None, skipped: int, every: int, last: int) -> None:
-    """Writes a step's numbers if they are due. Raises UserError if its update was not finite."""
+def flush(record: Record, pending: Pending | None, skipped: int, every: int, last: int) -> None:
+    """Writes the numbers of those steps of a call that are due. Raises UserError if an update was not finite."""
     if pending is None:
         return
-    step, metrics, extra = pending
-    if int(metrics["skipped"]) > skipped:
-        numbers = finalise(metrics)
+    steps, metrics, extra = pending
+    left_out = np.ravel(jax.device_get(metrics["skipped"]))[: len(steps)] > skipped
+    bad = steps[int(np.argmax(left_out))] if left_out.any() else None
+    logged = [step for step in steps[: steps.index(bad) if bad else None] if step in (1, last) or due(step, every)]
+    if extra and not bad:
+        logged = sorted({*logged, steps[-1]})
+    if not logged and not bad:
+        return
+    fetched = jax.device_get(metrics)
+
+    def numbers(step: int) -> dict[str, float]:
+        return finalise(jax.tree.map(lambda values: np.ravel(values)[step - steps[0]], fetched))
+
+    if logged:
+        record.scalars({step: numbers(step) | (extra if step == steps[-1] else {}) for step in logged}, steps[-1])
+    if bad:
+        loss, grad_norm = numbers(bad).get("loss", float("nan")), numbers(bad)["grad_norm"]
         raise UserError(
-            f"step {step}: the loss ({numbers.get('loss', float('nan')):g}) or its gradient ({numbers['grad_norm']:g}) is not finite. "
+            f"step {bad}: the loss ({loss:g}) or its gradient ({grad_norm:g}) is not finite. "
             "Its update was left out; the last checkpoint is good.\n"
             "Try config.precision=float32, or in another --workdir a lower config.optim.lr or a longer warmup."
         )
-    if step == 1 or step == last or due(step, every) or extra:
-        record.scalars(step, finalise(metrics) | extra)
-
-
-def show(record: Record, workdir: epath.Path, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
-    """Writes a preview's pictures: `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples. Process 0 does."""
-    if not processes.leads():
-        return
-    folder = workdir / "samples"
-    folder.mkdir(exist_ok=True)
-    for name, item in shown.items():
-        picture = media.picture(item, codec)
-        media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
-        record.image(step, name, picture)
 
 
 def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
@@ -235,15 +220,6 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
     for row, label in zip(rows, batch.get("label", []), strict=False):
         row["label"] = codec.labels[label]
     checkpoint.write_whole(workdir / "data.json", json.dumps(rows, indent=1) + "\n")
-
-
-def due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def preview_due(step: int, every: int) -> bool:
-    """Often at first, when most changes: 1, 2, 5 x 10^k; then every `every` steps."""
-    return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
 
 
 def check_same_data(workdir: epath.Path, fingerprint: str) -> None:

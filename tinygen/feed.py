@@ -1,0 +1,112 @@
+"""What the devices are fed with: which steps they take in one call, and the batches, on their way before they are asked for."""
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from tinygen import build
+from tinygen.config import Config
+from tinygen.data.base import DataSource, check_batch
+from tinygen.data.codec import Batch
+from tinygen.state import Call
+
+Item = TypeVar("Item")
+Placed = TypeVar("Placed")
+Waiting = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+def calls(config: Config, start: int) -> Iterator[range]:
+    """The steps after `start` up to the last, those of a call together: at most config.train.steps_per_call.
+
+    A call ends with a step after which the loop evaluates, draws or saves. The first is one step alone: there the clock starts.
+    """
+    train, step = config.train, start
+    while step < train.steps:
+        longest = range(step + 1, min(step + (train.steps_per_call if step > start else 1), train.steps) + 1)
+        last = next((each for each in longest if interrupts(config, each)), longest[-1])
+        yield range(step + 1, last + 1)
+        step = last
+
+
+def interrupts(config: Config, step: int) -> bool:
+    """Whether the loop needs the state of this step, and not only its numbers."""
+    train = config.train
+    return due(step, train.eval_every) or due(step, train.checkpoint_every) or preview_due(step, train.preview_every)
+
+
+def due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def preview_due(step: int, every: int) -> bool:
+    """Often at first, when most changes: 1, 2, 5 x 10^k; then every `every` steps."""
+    return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
+
+
+def device_batches(
+    config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
+) -> Iterator[dict[str, jax.Array]]:
+    """Training batches from number `start` on, each already on its way to the devices when it is asked for.
+
+    The first is checked at once, before anything is compiled for it.
+
+    waiting: entered while a batch is awaited
+    """
+    reading = _checked(config, source, parts, attempt, start)
+    return _ahead(reading, lambda batch: parts.layout.put(batch, config.batch_size), waiting)
+
+
+def device_calls(
+    config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
+) -> Iterator[Any]:
+    """The same batches as what `build.train_call` takes beside the state: those of each of the `calls` together, one transfer an array."""
+    if config.train.steps_per_call == 1:
+        return device_batches(config, source, parts, attempt, start, waiting)
+    reading = _checked(config, source, parts, attempt, start)
+    abstract = build.abstract_call(config, parts)
+
+    def gathered() -> Iterator[Call]:
+        for steps in calls(config, start):
+            yield Call(np.int32(len(steps)), stacked(itertools.islice(reading, len(steps)), config.train.steps_per_call))
+
+    def put(shape: jax.ShapeDtypeStruct, array: Any) -> jax.Array:
+        return jax.make_array_from_process_local_data(shape.sharding, array, shape.shape)
+
+    return _ahead(gathered(), lambda call: jax.tree.map(put, abstract, call), waiting)
+
+
+def stacked(batches: Iterable[Batch], size: int) -> Batch:
+    """At most `size` batches [B, ...] as one [size, B, ...]; the rest is zeros."""
+    whole: dict[str, np.ndarray] = {}
+    for index, batch in enumerate(batches):
+        for key, rows in batch.items():
+            whole.setdefault(key, np.zeros((size, *rows.shape), rows.dtype))[index] = rows
+    return whole
+
+
+def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[Batch]:
+    """This process's rows of the batches from number `start` on, the first of which has been read and is sound."""
+    rows = parts.layout.rows(config.batch_size)
+    reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
+    first = next(reading)
+    check_batch(first, source.codec)
+    return itertools.chain([first], reading)
+
+
+def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Waiting) -> Iterator[Placed]:
+    """Each item, placed before the one that precedes it is given out."""
+    placed: collections.deque[Placed] = collections.deque()
+    while True:
+        with waiting():
+            item = next(reading, None)
+        if item is None:
+            break
+        placed.append(place(item))
+        if len(placed) == 2:
+            yield placed.popleft()
+    yield from placed
