@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build
+from tinygen import build, describe
 from tinygen.errors import UserError
 from tinygen.flops import flops, products
 from tinygen.models import attention as module
@@ -142,9 +142,6 @@ def test_a_causal_mask_spares_blockwise_three_eighths_of_its_products():
     assert causal == whole * 5 // 8
 
 
-# The choice
-
-
 LIMIT = module.LARGEST_SCORES
 CUDA = dict(backend="cuda", precision="bfloat16", scores=2**30, head_size=64, segments=False, needs_jvp=False)
 
@@ -233,6 +230,15 @@ def test_the_model_is_told_the_method_and_the_objectives_need(tiny, monkeypatch)
     assert (layer.method, layer.needs_jvp) == ("blockwise", True)
 
 
+def test_a_description_says_the_choice(tiny, monkeypatch):
+    module.announce.cache_clear()
+    lines = []
+    monkeypatch.setattr(module.logging, "info", lambda text, *values: lines.append((module.logging.get_verbosity(), text % values)))
+    module.logging.set_verbosity(module.logging.WARNING)
+    assert describe.main(tiny(batch_size=8, mesh=dict(data=8))) == 0
+    assert lines == [(module.logging.INFO, "attention: plain for 4 queries and keys (scores take at most 256 MiB)")]
+
+
 # On many devices and on GPUs
 
 
@@ -268,9 +274,6 @@ def test_on_nvidia_gpus_cudnn_computes_forward_and_backward_passes(monkeypatch):
     assert calls(jax.grad(loss, argnums=(0, 1, 2))) == {"__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"}
     with pytest.raises(UserError, match="no segments"):
         attention(*(jnp.zeros((1, 4, 1, 8)),) * 3, segments=(jnp.zeros((1, 4), int),) * 2, precision="bfloat16", method="cudnn")
-
-
-# The layer
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import json
-import logging as std_logging
 import resource
 import sys
 import time
@@ -78,7 +77,6 @@ class Record:
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
-        listen(self.console)
         if self.path is not None:
             cut(self.path, start)
         self.writer = make_writer(workdir, extra_writers, settings)
@@ -190,14 +188,3 @@ def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) ->
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
     default = metric_writers.create_default_writer(str(workdir), asynchronous=False)  # `Record` calls it in the background
     return metric_writers.MultiWriter([default, *extra_writers(extra, workdir, settings)])
-
-
-def listen(console: Console) -> None:
-    """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
-    logging.use_absl_handler()
-    handler = logging.get_absl_handler()
-    handler.setFormatter(std_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    handler.filters.clear()
-    ours = ("tinygen",) if console.is_terminal else ("tinygen", "clu")
-    handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
-    logging.set_verbosity(logging.INFO if leads() else logging.WARNING)

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import logging as std_logging
 import os
 import shutil
 import signal
@@ -15,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from absl import logging
 from etils import epath
+from rich.console import Console
 
 from tinygen.errors import UserError
 
@@ -151,3 +154,16 @@ def own(workdir: epath.Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise UserError(f"--workdir={workdir}: another process is training there") from error
         yield
+
+
+def listen() -> None:
+    """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
+    from tinygen.processes import leads  # brings JAX
+
+    logging.use_absl_handler()
+    handler = logging.get_absl_handler()
+    handler.setFormatter(std_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.filters.clear()
+    ours = ("tinygen",) if Console(stderr=True).is_terminal else ("tinygen", "clu")
+    handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
+    logging.set_verbosity(logging.INFO if leads() else logging.WARNING)

@@ -44,6 +44,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
 
     origin: noted with the start: the `recipe`, and the keys `changed` on the command line
     """
+    runtime.listen()
     folder = epath.Path(workdir)
     check_writers(config.train.writers)
     checkpoint.check_store(folder)

@@ -2,11 +2,12 @@
 
 plain      all scores [B, N, L, S] at once, which the backward pass keeps
 blockwise  an online softmax over blocks of keys (Milakov & Gimelshein 2018, arXiv 1805.02867; Rabe & Staats 2021,
-           arXiv 2112.05682): memory grows with L + S instead of L·S, forward and backward
+           arXiv 2112.05682): memory grows with L + S instead of L·S, forward and backward (but for two numbers a query and
+           block of keys, 1/128 of the scores)
 cudnn      flash attention (Dao et al. 2022, arXiv 2205.14135) as cuDNN has it: NVIDIA GPUs, bfloat16, no forward mode
 
-The first two are ordinary JAX, differentiable in both modes and in one through the other. (JAX's Pallas kernels for TPU
-are left alone: like cuDNN's they have no forward mode, and nothing here could test them.)
+The first two are ordinary JAX, differentiable in both modes and in one through the other. On a TPU it is one of them
+too: JAX's experimental Pallas kernels are not used.
 """
 
 import functools
