@@ -9,7 +9,7 @@ from tinygen.models.microdit import MicroDiT
 
 SMALL = dict(
     shape=(4, 6, 3), classes=3, patch=2, width=16, depth=2, heads=2, mlp_ratio=4.0, mlp_multiple=8,
-    adaln="block", qk_norm=True, time_scale=1000.0, precision="float32", attention="auto", needs_jvp=False,
+    adaln="block", qk_norm=True, time_scale=1000.0, precision="float32", attention="auto", needs_jvp=False, remat="none", scan=0,
 )  # fmt: skip
 BATCH = 4
 

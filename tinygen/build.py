@@ -17,7 +17,7 @@ from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
-from tinygen.models.products import best_precision, compiler_options
+from tinygen.models.products import best_precision
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
@@ -90,7 +90,7 @@ def train_step(
     config: Config, parts: Parts, graphdef: Any, shardings: TrainState
 ) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]:
     """The compiled training step. It takes over the memory of the state that it is given."""
-    return jit(_train_step(config, parts, graphdef), donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+    return jax.jit(_train_step(config, parts, graphdef), donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
 
 
 def train_call(config: Config, parts: Parts, graphdef: Any, shardings: TrainState) -> tuple[Callable[..., tuple[TrainState, Any]], Any]:
@@ -100,7 +100,7 @@ def train_call(config: Config, parts: Parts, graphdef: Any, shardings: TrainStat
     if config.train.steps_per_call == 1:
         return train_step(config, parts, graphdef, shardings), abstract_batch(parts.codec, config.batch_size)
     steps = make_train_steps(_train_step(config, parts, graphdef))
-    jitted = jit(steps, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+    jitted = jax.jit(steps, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
     return jitted, abstract_call(config, parts)
 
 
@@ -109,11 +109,6 @@ def _train_step(config: Config, parts: Parts, graphdef: Any) -> Callable[..., An
     return make_train_step(
         graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
     )
-
-
-def jit(function: Callable[..., Any], **keywords: Any) -> Any:
-    """`jax.jit`, with what XLA should be told about products on this backend."""
-    return jax.jit(function, compiler_options=compiler_options(jax.default_backend()), **keywords)
 
 
 def optimizer(config: Config) -> tuple[Any, optim.Schedule]:

@@ -50,7 +50,7 @@ def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphd
     def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
         return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
 
-    step = build.jit(numbered, out_shardings=layout.replicated)
+    step = jax.jit(numbered, out_shardings=layout.replicated)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}

@@ -82,7 +82,7 @@ def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: in
 
     drawn = []
     with jax.set_mesh(parts.layout.mesh):
-        compiled = build.jit(sample, out_shardings=parts.layout.replicated)
+        compiled = jax.jit(sample, out_shardings=parts.layout.replicated)
         for start in track(range(0, num, size), description="sampling", transient=True, disable=not processes.leads()):
             rows = np.minimum(np.arange(start, start + size), num - 1)  # the last batch repeats its last condition
             batch = parts.layout.share({key: value[rows] for key, value in cond.items()})
@@ -125,7 +125,7 @@ def make_preview(config: Config, source: DataSource, parts: build.Parts, graphde
             return parts.objective.compare(merge(graphdef, params, buffers), averaged, batch, keys)
         return parts.objective.preview(averaged, batch, keys)
 
-    drawing = build.jit(draw, out_shardings=layout.replicated)
+    drawing = jax.jit(draw, out_shardings=layout.replicated)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
         shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))

@@ -63,18 +63,6 @@ def best_precision(backend: str) -> str:
     return "bfloat16" if cpu_flags() & {"avx512_bf16", "amx_bf16"} else "float32"
 
 
-def compiler_options(backend: str) -> dict[str, Any]:
-    """What XLA is told beside the program.
-
-    On x86 processors without AVX-512 oneDNN computes the products, each on its own: batched ones, attention's, are almost twice as
-    fast there as XLA's default library takes for them (docs/performance.md).
-    """
-    flags = cpu_flags() if backend == "cpu" else frozenset()
-    if "avx2" in flags and "avx512f" not in flags:
-        return {"xla_cpu_use_onednn": True, "xla_cpu_experimental_onednn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-    return {}
-
-
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """What the processor can do, in Linux's words; empty elsewhere."""
