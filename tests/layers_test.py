@@ -30,38 +30,7 @@ def filled(normal):
     return fill
 
 
-def rounded(x):
-    """x as bfloat16 holds it, in float64."""
-    return np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32), np.float64)
-
-
-# Products
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "axes", "batch", "formula"),
-    [
-        ((5, 200), (200, 7), ((1,), (0,)), ((), ()), "ij,jk->ik"),
-        ((2, 3, 5, 64), (2, 3, 4, 64), ((3,), (3,)), ((0, 1), (0, 1)), "abik,abjk->abij"),
-    ],
-)
-def test_a_product_is_exact_to_its_precision_and_gives_float32(normal, a, b, axes, batch, formula):
-    a, b = jnp.asarray(normal(*a)), jnp.asarray(normal(*b))
-    for precision, hold in (("float32", lambda x: np.asarray(x, np.float64)), ("bfloat16", rounded)):
-        got = layers.product(a, b, axes, batch, precision=precision)
-        want, size = (np.einsum(formula, *map(f, (hold(a), hold(b)))) for f in (lambda x: x, np.abs))
-        assert got.dtype == jnp.float32
-        # Sums in float32: the error grows at worst as the number of terms (200) x 2⁻²⁴ of the terms' size; bfloat16 sums would show 2⁻⁸.
-        assert np.all(np.abs(got - want) <= 200 * 2**-24 * size)
-    assert (
-        np.max(np.abs(layers.product(a, b, axes, batch, precision="bfloat16") - layers.product(a, b, axes, batch, precision="float32")))
-        > 1e-3
-    )
-
-
-def test_a_product_of_unknown_precision_is_a_fault():
-    with pytest.raises(ValueError, match="float16"):
-        layers.product(jnp.ones((1, 1)), jnp.ones((1, 1)), ((1,), (0,)), precision="float16")
+# Layers of products
 
 
 def test_linear_acts_on_the_last_axis_and_starts_from_xavier_weights_or_zero(normal, filled):

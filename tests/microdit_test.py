@@ -239,9 +239,9 @@ def test_the_variables_are_all_trained_parameters():
 
 
 def products(jaxpr):
-    """Every dot_general of a jaxpr, those of the functions that it calls included."""
+    """Every matrix product of a jaxpr, those of the functions that it calls included."""
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
+        if equation.primitive.name in ("dot_general", "rounded_product"):
             yield equation
         for inner in jax.tree.leaves(
             list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns") or hasattr(value, "jaxpr")
@@ -250,19 +250,20 @@ def products(jaxpr):
                 yield from products(getattr(inner, "jaxpr", inner))
 
 
-@pytest.mark.parametrize(("precision", "operands"), [("float32", "float32"), ("bfloat16", "bfloat16")])
-def test_every_matrix_product_takes_the_chosen_precision_and_gives_float32(batch, precision, operands):
+@pytest.mark.parametrize(
+    ("precision", "primitive"), [("float32", "dot_general"), ("bfloat16", "rounded_product"), ("bfloat16_activations", "rounded_product")]
+)
+def test_every_matrix_product_takes_the_chosen_precision_and_gives_float32(batch, precision, primitive):
     graphdef, state = abstract(precision=precision)
     x, t, label = batch
     jaxpr = jax.make_jaxpr(lambda state: nnx.merge(graphdef, state)(x, t, cond={"label": label}).pred)(state)
     found = list(products(jaxpr.jaxpr))
     # a block: q k v out, gate up down, modulation, scores, mixing; besides: patches, time twice, condition, final modulation, final
     assert len(found) == 2 * 10 + 6
-    for equation in found:
-        assert {str(variable.aval.dtype) for variable in equation.invars} == {operands}
-        assert str(equation.outvars[0].aval.dtype) == "float32"
-        if precision == "float32":
-            assert equation.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
+    assert {equation.primitive.name for equation in found} == {primitive}
+    assert {str(equation.outvars[0].aval.dtype) for equation in found} == {"float32"}
+    if precision == "float32":
+        assert {equation.params["precision"] for equation in found} == {(jax.lax.Precision.HIGHEST,) * 2}
 
 
 # Derivatives

@@ -56,7 +56,8 @@ def test_decay_acts_on_every_matrix_but_the_embedding_and_on_nothing_else(adaln)
     def make():
         return MicroDiT(
             shape=(4, 4, 1), classes=3, patch=2, width=16, depth=2, heads=2, mlp_ratio=4.0, mlp_multiple=8,
-            adaln=adaln, qk_norm=True, time_scale=1.0, precision="float32", attention="auto", needs_jvp=False, remat="none", scan=0, rngs=nnx.Rngs(0),
+            adaln=adaln, qk_norm=True, time_scale=1.0, precision="float32", attention="auto", needs_jvp=False, remat="none", scan=0,
+            rngs=nnx.Rngs(0),
         )  # fmt: skip
 
     params = nnx.to_pure_dict(nnx.split(nnx.eval_shape(make), nnx.Param)[1])

@@ -18,7 +18,7 @@ SCHEMA: dict[str, Any] = dict(
     batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
     precision=resume("auto"),  # auto (by machine) | float32 (exact) | bfloat16 (products' operands) | bfloat16_activations (those too)
     attention=resume("auto"),  # auto (by machine, length and objective) | plain | blockwise (less memory) | cudnn (NVIDIA GPUs)
-    remat=resume("none"),  # what the backward pass computes again, for less memory: none | products (all but them) | full (whole blocks)
+    remat=resume("none"),  # computed again in the backward pass (saves memory; on a CPU with scan): none | products (all but them) | full
     scan=resume(0),  # blocks a turn of a loop over all, which compiles in the time of one turn; divides model.depth; 0 = no loop
     data=dict(
         name="pixel_faces",  # a row of DATASETS

@@ -10,7 +10,8 @@ from flax import nnx
 from tinygen.errors import UserError, unknown
 from tinygen.models.products import NAME
 
-# What the backward pass of a block computes again. Keyword arguments of jax.checkpoint.
+# What the backward pass of a block computes again. Keyword arguments of jax.checkpoint. (XLA's CPU backend drops the barrier that
+# keeps it from being computed early: there memory is saved in a loop only.)
 REMAT: dict[str, dict[str, Any] | None] = {
     "none": None,  # nothing: all that it needs is kept
     "products": dict(policy=jax.checkpoint_policies.save_only_these_names(NAME)),  # all but the results of products
