@@ -5,6 +5,7 @@
     python scripts/bench.py compile [--config=configs/dit_digits.py | --depth=2,28 ...]
     python scripts/bench.py products
     python scripts/bench.py loop [--config=configs/dit_digits.py] [--steps=300]
+    python scripts/bench.py calls [--config=configs/dit_digits8.py] [--calls=10]
     python scripts/bench.py steps --configs A.py:wide A.py:deep --shape=32,32,3 --batch_size=8
 
 `step` and `sampling` make a DiT of any size (DiT-S/2 on latents of 32x32x4 by default) and time it on noise. What is compared
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import REPOSITORY, compiling, loop, machine, ours, peer, products, race, recipes
+from benchmarks import REPOSITORY, calls, compiling, loop, machine, ours, peer, products, race, recipes
 
 from tinygen.errors import UserError
 
@@ -160,6 +161,19 @@ def define_loop(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def define_calls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", default=DIGITS, metavar="PATH[:VARIANT]", help="recipe")
+    parser.add_argument("--calls", type=positive, default=10, metavar="K", help="steps a call (10)")
+    parser.add_argument("--block", type=positive, default=100, metavar="N", help="steps that are timed together; a multiple of K (100)")
+    parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="blocks of each to time (6)")
+
+
+def measure_calls(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.block % arguments.calls:
+        raise UserError(f"--block={arguments.block} is not a multiple of --calls={arguments.calls}")
+    return calls.measure(arguments.config, arguments.calls, arguments.block, arguments.rounds)
+
+
 def define_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--configs", nargs="+", required=True, metavar="PATH[:VARIANT]", help="recipes; the first is what others are compared with"
@@ -196,6 +210,7 @@ COMMANDS = {
         lambda arguments: loop.measure(arguments.config, arguments.steps),
         loop.table,
     ),
+    "calls": Command("what several steps a call save", define_calls, measure_calls, calls.table),
     "steps": Command("the training steps of several recipes, side by side", define_steps, measure_steps, recipes.table),
 }
 

@@ -223,3 +223,18 @@ def test_the_steps_of_two_recipes_take_turns_and_are_compared_round_by_round(ben
     ratios = sorted(a / b for a, b in zip(*result["seconds"], strict=True))
     assert result["speed"] == pytest.approx([1.0, ratios[1]])
     assert capsys.readouterr().out.count("recipe.py") == 2
+
+
+def test_one_step_a_call_and_several_take_blocks_of_the_same_length_in_turns(bench, recipe, monkeypatch, capsys):
+    taken = []
+    real = bench.calls.turns.take
+
+    def noting(contestants, rounds):
+        return real([lambda each=each, index=index: taken.append(index) or each() for index, each in enumerate(contestants)], rounds)
+
+    monkeypatch.setattr(bench.calls.turns, "take", noting)
+    assert bench.main(["calls", f"--config={recipe}", "--calls=2", "--block=4", "--rounds=3"]) == 0
+    assert taken == [0, 1, 1, 0, 0, 1]
+    assert "2  a call" in capsys.readouterr().out
+    assert bench.main(["calls", f"--config={recipe}", "--calls=3", "--block=4"]) == 2
+    assert "--block=4 is not a multiple of --calls=3" in capsys.readouterr().err

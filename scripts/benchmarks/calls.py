@@ -1,0 +1,77 @@
+"""What several steps a call (config.train.steps_per_call) save over one, data included: both take turns in blocks of steps."""
+
+import functools
+import os
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import turns
+from benchmarks.machine import caution, head
+from tinygen import config as schema
+from tinygen.config import Config
+
+
+def measure(recipe: str, calls: int, block: int, rounds: int) -> dict[str, Any]:
+    """Seconds of a block with one step a call and with `calls`, round by round."""
+    from tinygen import build
+
+    config = schema.load(recipe)
+    source = build.data_source(config)
+    blocks = [taking(each, config, source, block) for each in (1, calls)]
+    for run in blocks:
+        run()  # the first one touches its memory
+    seconds = turns.take([turns.timed(run) for run in blocks], rounds)
+    return {
+        "recipe": os.path.basename(recipe),
+        "calls": calls,
+        "block": block,
+        "seconds": seconds,
+        "speed": turns.ratio(*reversed(seconds)),
+    }
+
+
+def taking(calls: int, config: Config, source: Any, block: int) -> Callable[[], None]:
+    """A block of at least `block` steps, `calls` of them a call, each call's numbers read while the next one runs."""
+    import jax
+
+    from tinygen import build, feed, footprint
+    from tinygen.state import graph_of, init_state
+
+    quiet = dict(steps=10**9, steps_per_call=calls, eval_every=0, preview_every=0, checkpoint_every=0)
+    config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
+    parts = build.parts(config, source.codec)
+    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
+    abstract = jax.eval_shape(init)
+    shardings = parts.layout.shardings(abstract)
+    jitted, shapes = build.train_call(config, parts, graph_of(parts.create), shardings)
+    with jax.set_mesh(parts.layout.mesh):
+        call = footprint.compiled_step(jitted, parts.layout, abstract, shapes)
+        state = jax.jit(init, out_shardings=shardings)()
+    spans, batches = feed.calls(config, 0), feed.device_calls(config, source, parts, 0, 0)
+
+    def run() -> None:
+        nonlocal state
+        done, numbers = 0, None
+        while done < block:
+            done += len(next(spans))
+            state, metrics = call(state, next(batches))
+            jax.device_get(numbers)
+            numbers = metrics
+        jax.block_until_ready(state)
+
+    return run
+
+
+def table(result: dict[str, Any]) -> str:
+    """What a person reads."""
+    one, several = (1000 * statistics.median(seconds) / result["block"] for seconds in result["seconds"])
+    return "\n".join(
+        [
+            head(result["machine"]),
+            f"{result['recipe']}: blocks of {result['block']} steps, medians of {len(result['seconds'][0])} rounds",
+            f"1 step a call {one:10.3f} ms a step",
+            f"{result['calls']:<2d} a call     {several:10.3f} ms a step: {result['speed']:.2f}x",
+            *caution(result["busy_before"]),
+        ]
+    )
