@@ -52,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     command = COMMANDS[arguments.what]
 
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        print(f"bench: --json={arguments.json}: there is no folder {arguments.json.parent}", file=sys.stderr)
+        return 2
     busy = machine.busy_share()
     if busy > machine.BUSY and not arguments.force:
         print(f"bench: others use {busy:.0%} of this machine's processors: numbers would be false (--force to measure)", file=sys.stderr)
@@ -77,6 +80,12 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    if not 0 <= float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return float(text)
 
 
 def modes(text: str) -> list[str]:
@@ -109,7 +118,7 @@ def define_race(parser: argparse.ArgumentParser, batch_size: int) -> None:
     )
     parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="turns of each contestant (6)")
     parser.add_argument(
-        "--product_seconds", type=float, default=3, metavar="S", help="for the best product, before and after; 0 = none (3)"
+        "--product_seconds", type=seconds, default=3, metavar="S", help="for the best product, before and after; 0 = none (3)"
     )
     parser.add_argument("--peer", default="", metavar="PYTHON", help="an interpreter that has torch and diffusers")
     parser.add_argument(
@@ -119,7 +128,7 @@ def define_race(parser: argparse.ArgumentParser, batch_size: int) -> None:
         metavar="MODE,...",
         help=f"of {', '.join(peer.MODES)} (all but the last)",
     )
-    parser.add_argument("--peer_patience", type=float, default=60, metavar="S", help="a peer that takes longer has one turn only (60)")
+    parser.add_argument("--peer_patience", type=seconds, default=60, metavar="S", help="a peer that takes longer has one turn only (60)")
 
 
 def define_sampling(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +160,7 @@ def measure_compile(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def define_products(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=10, metavar="S", help="for each kind of operands (10)")
+    parser.add_argument("--seconds", type=seconds, default=10, metavar="S", help="for each kind of operands (10)")
 
 
 def define_loop(parser: argparse.ArgumentParser) -> None:

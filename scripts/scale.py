@@ -146,7 +146,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     import numpy as np
     import orbax.checkpoint as ocp
 
-    from tinygen import build, checkpoint, processes, train
+    from tinygen import build, checkpoint, feed, processes
     from tinygen import config as schema
     from tinygen.sharding import path_name
     from tinygen.state import graph_of, init_state
@@ -163,7 +163,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
         shardings = parts.layout.shardings(abstract)
         take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
-        batch = next(train.device_batches(config, source, parts, 0, saved.step))
+        batch = next(feed.device_batches(config, source, parts, 0, saved.step))
         whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step))
         with jax.set_mesh(parts.layout.mesh):
             everywhere = jax.jit(lambda batch: batch, out_shardings=parts.layout.replicated)(batch)

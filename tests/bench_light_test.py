@@ -38,7 +38,7 @@ sys.meta_path[:] = map(Allowed, sys.meta_path)
 MODEL = ["--width=16", "--depth=1", "--heads=2", "--shape=8,8,3", "--batch_size=8"]
 COMMANDS = {
     "products": ["--seconds=0.01"],
-    "step": [*MODEL, "--rounds=2", "--product_seconds=0.01", "--set=optim.warmup=0", "--against", "precision=bfloat16"],
+    "step": [*MODEL, "--rounds=2", "--product_seconds=0.01", "--set=optim.warmup=0", "--against", "precision=bfloat16_activations"],
     "sampling": [*MODEL, "--rounds=2", "--product_seconds=0", "--nfe=3"],
     "compile": MODEL,
 }
@@ -76,8 +76,8 @@ def test_a_command_runs_whole_with_few_packages_and_says_what_its_numbers_depend
 def test_a_step_of_ours_and_one_with_other_settings_are_timed_in_turns(made):
     (run,) = made("step")[0]["runs"]
     first, other = run["contestants"]
-    assert [first["name"], other["name"]] == ["tinygen", "precision=bfloat16"]
-    assert (first["operands"], other["operands"]) == ("float32", "bfloat16")
+    assert [first["name"], other["name"]] == ["tinygen", "precision=bfloat16_activations"]
+    assert (first["operands"], other["operands"]) == ("float32", "bfloat16_activations")
     assert first["parameters"] == other["parameters"] > 10_000
     assert len(first["seconds"]) == len(other["seconds"]) == 2
     assert other["ratio"] == pytest.approx(sum(b / a for a, b in zip(first["seconds"], other["seconds"], strict=True)) / 2)
@@ -92,7 +92,8 @@ def test_a_step_of_ours_and_one_with_other_settings_are_timed_in_turns(made):
 def test_the_share_is_of_the_best_product_of_the_same_operands(made):
     result = made("step")[0]
     for row in result["runs"][0]["contestants"]:
-        own = [each for each in result["products"]["before"] + result["products"]["after"] if each["operands"] == row["operands"]]
+        kind = row["operands"].removesuffix("_activations")
+        own = [each for each in result["products"]["before"] + result["products"]["after"] if each["operands"] == kind]
         assert row["share"] == pytest.approx(row["flops_per_s"] / max(max(each["flops_per_s"]) for each in own))
 
 

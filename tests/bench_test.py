@@ -89,11 +89,24 @@ def test_settings_and_those_of_other_contestants_are_told_apart(asked):
     assert told["against"] == [["precision=bfloat16", "optim.lr=1"], ["ema.decay=0"]]
 
 
-@pytest.mark.parametrize("wrong", ["--rounds=0", "--peer_modes=eager,quick", "--width=wide"])
+@pytest.mark.parametrize("wrong", ["--rounds=0", "--peer_modes=eager,quick", "--width=wide", "--product_seconds=-1", "--peer_patience=nan"])
 def test_arguments_that_make_no_sense_are_refused(bench, wrong, capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["step", wrong])
     assert wrong.split("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--set=train.steps_per_call=4"], "`bench.py calls` times several a call"),
+        (["--peer=python", "--set=objective.sampler=heun"], "--peer does not know objective.sampler=heun"),
+        (["--json=nowhere/x.json"], "there is no folder nowhere"),
+    ],
+)
+def test_what_would_be_measured_in_vain_is_refused_before(bench, wrong, said, capsys):
+    assert bench.main(["step", "--product_seconds=0", "--depth=1", "--width=16", "--heads=2", "--shape=8,8,3", *wrong]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_settings_are_typed_as_the_command_line_types_them(bench, tiny):

@@ -114,6 +114,20 @@ def test_a_second_start_compiles_nothing_learns_the_same_and_says_nothing_of_it(
     assert not [line for line in said.splitlines() if "AOT" in line or "cache" in line.lower() or "warning" in line.lower()]
 
 
+def test_a_program_that_was_torn_is_written_again_and_nothing_is_said(tmp_path):
+    folder = tmp_path / "home" / "tinygen" / "compilation"
+    first, _ = start(tmp_path / "a", tmp_path / "home")
+    sizes = {path.name: path.stat().st_size for path in folder.glob("*-cache")}
+    for name in sizes:
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+    second, said = start(tmp_path / "b", tmp_path / "home")
+    assert first["cache_misses"] == second["cache_misses"] == len(sizes)
+    assert {path.name: path.stat().st_size for path in folder.glob("*-cache")}.keys() == sizes.keys()
+    assert all(path.stat().st_size > 100 for path in folder.glob("*-cache"))
+    assert "cache" not in said.lower()
+    assert "warning" not in said.lower()
+
+
 def test_a_folder_that_cannot_be_used_costs_one_line(tmp_path):
     (tmp_path / "home").write_text("a file, where a folder should be")
     told, said = start(tmp_path / "run", tmp_path / "home")

@@ -38,6 +38,13 @@ def test_with_one_step_a_call_every_step_is_a_call(curve):
     assert [list(steps) for steps in feed.calls(curve(train=dict(steps=5)), 2)] == [[3], [4], [5]]
 
 
+def test_a_call_has_room_for_no_more_steps_than_its_longest_has(curve):
+    train_keys = dict(steps=30, steps_per_call=1_000_000, eval_every=9, preview_every=0, checkpoint_every=0)
+    assert feed.bounded(curve(train=train_keys)).train.steps_per_call == 9
+    assert feed.bounded(curve(train=train_keys | dict(steps_per_call=4))).train.steps_per_call == 4
+    assert feed.bounded(curve(train=train_keys | dict(eval_every=1))).train.steps_per_call == 1
+
+
 def test_batches_of_a_call_stand_one_after_another_and_zeros_fill_it_up():
     batches = [{"x": np.full((2, 3), i, np.float32), "label": np.array([i, i], np.int32)} for i in (1, 2)]
     whole = feed.stacked(iter(batches), 3)

@@ -154,12 +154,25 @@ def write(errors, most):
         fail(ahead)
 
 
-def test_an_error_in_the_background_comes_out_as_it_is_at_the_next_call_or_at_the_end():
+def test_an_error_in_the_background_is_told_as_soon_as_it_has_happened_and_comes_out_at_the_end():
     full = OSError(28, "No space left on device", "samples/1.png")
-    for errors, most in (([full, None], 4), ([full, None, ValueError("went on")], 0)):
-        with pytest.raises(OSError, match="No space left") as found:
-            write(errors, most)
-        assert found.value is full
+    with pytest.raises(OSError, match="No space left") as found:
+        write([full, None], 4)
+    assert found.value is full
+
+    def fail():
+        raise full
+
+    written = []
+    later = record.Background(most=0)
+    assert later.failure() is None
+    later(fail)
+    later(written.append, 1)  # waits for the one before it, there being no room for two
+    later(written.append, 2)
+    assert later.failure() is full
+    with pytest.raises(OSError, match="No space left"):
+        later.__exit__(None)
+    assert written == [1, 2]
 
 
 def test_an_error_in_the_background_does_not_hide_the_one_that_ended_the_run():

@@ -46,6 +46,19 @@ def test_where_data_fail_in_mid_run_what_was_learnt_is_saved_and_the_reason_note
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"], 12]
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_where_a_picture_cannot_be_written_the_state_is_saved_and_the_reason_noted(curve, tmp_path, size):
+    (tmp_path / "run" / "samples" / "000002-curve.png").mkdir(parents=True)  # where the picture should go
+    config = curve(train=dict(steps=5000, preview_every=5000, steps_per_call=size, eval_every=0, checkpoint_every=0))
+    with pytest.raises(OSError, match=r"000002-curve\.png"):
+        train.main(config, str(tmp_path / "run"))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "stopped"
+    assert "000002-curve.png" in events[-1]["reason"]
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"]]
+    assert 2 <= events[-1]["step"] < 5000
+
+
 def test_events_tell_starts_with_their_origin_changes_and_ends(curve, tmp_path, stop_during, monkeypatch):
     workdir, origin = tmp_path / "run", {"recipe": "configs/mine.py", "changed": {"optim.lr": (1e-3, 2e-3)}}
     with monkeypatch.context() as patch:

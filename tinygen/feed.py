@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from tinygen import build
+from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import Batch
@@ -31,6 +32,12 @@ def calls(config: Config, start: int) -> Iterator[range]:
         last = next((each for each in longest if interrupts(config, each)), longest[-1])
         yield range(step + 1, last + 1)
         step = last
+
+
+def bounded(config: Config) -> Config:
+    """The configuration with no more steps a call than its longest call has: a call has room for all of their batches."""
+    longest = max(map(len, calls(config, 0)), default=1)
+    return schema.change(config, dict(train=dict(steps_per_call=min(config.train.steps_per_call, longest))))
 
 
 def interrupts(config: Config, step: int) -> bool:

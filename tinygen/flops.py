@@ -1,7 +1,7 @@
 """Floating-point operations of a traced function: those of its matrix products and convolutions, a multiply-add as two.
 
 Counted on the jaxpr, as papers count them. XLA's own cost analysis sees neither the products that a GPU's libraries take
-over nor how often a loop runs, and counts what it recomputes.
+over nor how often a loop runs. What config.remat has computed again is counted again: it is done.
 """
 
 import collections

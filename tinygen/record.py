@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equ
 
 
 class Background:
-    """Calls made one after another by a thread of its own. One that raises does so again here: at the next call, or at the end.
+    """Calls made one after another by a thread of its own. The error of one that raised is told by `failure`, and raised at the end.
 
     most: calls that wait; a further one waits for the oldest
     """
@@ -45,9 +45,15 @@ class Background:
         self.calls: collections.deque[Future[None]] = collections.deque()
 
     def __call__(self, function: Callable[..., None], *arguments: Any) -> None:
-        while self.calls and (self.calls[0].done() or len(self.calls) > self.most):
-            self.calls.popleft().result()
+        if len(self.calls) > self.most:
+            wait([self.calls[0]])
+        while self.calls and self.calls[0].done() and not self.calls[0].exception():
+            self.calls.popleft()
         self.calls.append(self.thread.submit(function, *arguments))
+
+    def failure(self) -> BaseException | None:
+        """The error of the first call that raised, as soon as it has."""
+        return next((error for call in self.calls if call.done() and (error := call.exception())), None)
 
     def __enter__(self) -> "Background":
         return self

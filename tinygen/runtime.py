@@ -5,14 +5,17 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
+import glob
 import logging as std_logging
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tinygen.errors import UserError
 
 COMPILED = 2 * 2**30  # bytes of compiled programs that are kept, at most; a program has 0.1 to 10 MB
 ROOM = 2**26  # bytes that must be free to keep more
+FAULT = 255  # told in place of a signal's number: a process cannot write what the run leaves
 
 
 class StopSignal:
@@ -110,6 +114,20 @@ def keep_compiled() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a run compiles few programs, and no small ones
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache")  # a folder that has filled up since: once a program
+    warnings.showwarning = functools.partial(forget_torn, folder, warnings.showwarning)
+
+
+def forget_torn(folder: Path, show: Callable[..., None], message: Warning | str, *where: Any, **more: Any) -> None:
+    """Shows a warning, unless it is JAX's of a program that cannot be read, since a process or a disk ended while it was written.
+
+    Such a file JAX would never write anew: it is deleted, and written again after this compilation.
+    """
+    found = re.match(r"Error reading persistent compilation cache entry for '([^'/]+)'", str(message))
+    if found is None:
+        show(message, *where, **more)
+        return
+    for path in folder.glob(f"{glob.escape(found[1])}-*"):
+        path.unlink(missing_ok=True)
 
 
 def prune(folder: Path, limit: int) -> None:

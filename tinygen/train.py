@@ -18,8 +18,7 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
-from tinygen.feed import calls, device_calls, due, preview_due
-from tinygen.feed import device_batches as device_batches  # for scripts that measure the loop
+from tinygen.feed import bounded, calls, device_calls, due, preview_due
 from tinygen.flops import flops, products
 from tinygen.record import Record, finalise
 from tinygen.sample import make_preview
@@ -77,7 +76,8 @@ def run(
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
     graphdef = graph_of(parts.create)
-    jitted, argument = build.train_call(config, parts, graphdef, shardings)
+    fed = bounded(config)
+    jitted, argument = build.train_call(fed, parts, graphdef, shardings)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
         operations = flops(products(jitted, abstract, argument))
         manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
@@ -90,7 +90,7 @@ def run(
         preview = make_preview(config, source, parts, graphdef)
         skipped = int(state.guard["skipped"])
         with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
-            batches = device_calls(config, source, parts, int(state.guard["attempt"]), start, record.waiting)
+            batches = device_calls(fed, source, parts, int(state.guard["attempt"]), start, record.waiting)
             announce(workdir, state, start, steps, source)
             checkpoint.note(
                 workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
@@ -106,7 +106,7 @@ def run(
                 checkpoint.describe_run(workdir, source.codec, manifest)
             pending: Pending | None = None
             signalled = processes.Largest(layout.mesh)
-            for now in calls(config, start):
+            for now in calls(fed, start):
                 done, step = now[0] - 1, now[-1]
                 try:
                     given = next(batches)
@@ -121,8 +121,8 @@ def run(
                 # The previous call's numbers are read while this one runs: the device never waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
-                if number := signalled(int(stop)):
-                    stop.number = number  # whichever process got it: all leave after the same call
+                if number := signalled(runtime.FAULT if record.later.failure() else int(stop)):
+                    stop.number = number  # whichever process has it: all leave after the same call
                 leaving = bool(number) or step == steps
                 if due(step, train.eval_every) or (train.eval_every and step == steps):
                     with record.aside("evaluating", state):
@@ -145,6 +145,10 @@ def run(
                 if leaving:
                     break
             manager.wait_until_finished()
+            if stop.number == runtime.FAULT:  # what was learnt is saved; closing the record raises the error where it arose
+                checkpoint.note(workdir, int(state.step), "stopped", reason=str(record.later.failure() or "another process cannot write"))
+        if stop.number == runtime.FAULT:
+            raise UserError("another process could not write what a run leaves, and says why. The state is saved.")
         reached = int(state.step)
         if reached < steps:
             checkpoint.note(workdir, reached, "stopped", signal=stop.name)
@@ -204,8 +208,8 @@ def flush(record: Record, pending: Pending | None, skipped: int, every: int, las
         loss, grad_norm = numbers(bad).get("loss", float("nan")), numbers(bad)["grad_norm"]
         raise UserError(
             f"step {bad}: the loss ({loss:g}) or its gradient ({grad_norm:g}) is not finite. "
-            "Its update was left out; the last checkpoint is good.\n"
-            "Try config.precision=float32, or in another --workdir a lower config.optim.lr or a longer warmup."
+            "Its update was left out; a checkpoint before it is good.\n"
+            "Try config.precision=float32 if it is another, or in another --workdir a lower config.optim.lr or a longer warmup."
         )
 
 

@@ -24,7 +24,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     import jax
     from etils import epath
 
-    from tinygen import build, checkpoint, runtime, train
+    from tinygen import build, checkpoint, feed, runtime, train
     from tinygen import config as schema
     from tinygen.state import graph_of
 
@@ -32,11 +32,11 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     block = config.train.log_every
     rounds = max(1, steps // block)
     # A block to warm up, `rounds` to time, and one step more for the save that ends every run.
-    quiet = dict(steps=(rounds + 1) * block + 1, preview_every=0, eval_every=0, checkpoint_every=0)
+    quiet = dict(steps=(rounds + 1) * block + 1, steps_per_call=1, preview_every=0, eval_every=0, checkpoint_every=0)
     config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    batch = next(train.device_batches(config, source, parts, 0, 0))
+    batch = next(feed.device_batches(config, source, parts, 0, 0))
     bare: list[float] = []
     loop: list[float] = []
     own: Any = None  # the bare step's state

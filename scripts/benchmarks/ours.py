@@ -107,6 +107,8 @@ def step_of(config: Config, codec: Codec) -> Step:
     from tinygen import build, footprint
     from tinygen.state import graph_of, init_state
 
+    if config.train.steps_per_call != 1:
+        raise UserError("train.steps_per_call: one step is timed here; `bench.py calls` times several a call")
     parts = build.parts(config, codec)
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = footprint.placed(jax.eval_shape(init), parts.layout)

@@ -48,7 +48,8 @@ def measure(
     best = products.best([*before, *(after := products.measure(product_seconds))])
     for row in (row for run in runs for row in run["contestants"] if "flops" in row):
         row["flops_per_s"] = row["flops"] / statistics.median(row["seconds"])
-        row["share"] = row["flops_per_s"] / best[row["operands"]] if best else None
+        kind = "float32" if row["operands"] == "float32" else "bfloat16"
+        row["share"] = row["flops_per_s"] / best[kind] if kind in best else None
     return {"rounds": rounds, "settings": list(settings), "products": {"before": before, "after": after, "best": best}, "runs": runs}
 
 
@@ -66,13 +67,13 @@ def compete(
 
     codec, variants = ours.noise_codec(shape), [[], *against]
     configs = [ours.configuration(chosen, [*settings, *changes]) for changes in variants]
+    options = peer_options(work, configs[0], shape, settings) if opponents.python else {}
     with contextlib.ExitStack() as stack:
         works = [WORKS[work](config, codec) for config in configs]
         for own in works:
             own.run()  # the first one touches its memory
         peers: list[Peer] = []
         for mode in opponents.modes if opponents.python else ():
-            options = peer_options(work, configs[0], shape)
             peers.append(peer := stack.enter_context(started(opponents.python, mode, options, opponents.patience)))
             if not peer.prepare():
                 peer.end()  # or it might compute while others are timed
@@ -101,10 +102,13 @@ def speed(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float]:
     return {"images_per_s": row["batch_size"] / statistics.median(seconds), "ratio": ratio}
 
 
-def peer_options(work: str, config: Config, shape: Sequence[int]) -> dict[str, Any]:
+def peer_options(work: str, config: Config, shape: Sequence[int], settings: Sequence[str]) -> dict[str, Any]:
     """What `bench_peer.py` is told. Raises UserError for what it cannot do."""
     import jax
 
+    known = (*SAMPLER, f"objective.nfe={config.objective.nfe}")
+    if own := [setting for setting in settings if setting.startswith("objective.") and setting not in known]:
+        raise UserError(f"--peer does not know {', '.join(own)}: its work would be another")
     height, width, channels = shape
     if height != width:
         raise UserError(f"--peer: its images are square, but --shape is {height},{width},{channels}")

@@ -87,7 +87,7 @@ def attention(
     q, k, v = (pin(each, "batch", None, "tensor", None) for each in (q, k, v))
     if method == "cudnn":
         return cudnn(q, k, v, causal)
-    scaled, k, v = (jnp.swapaxes(each, 1, 2) for each in (q * K**-0.5, k, v))  # [B, N, ., K]
+    scaled, k, v = (jnp.swapaxes(each, 1, 2) for each in (wide(q) * K**-0.5, k, v))  # [B, N, ., K]
     function = plain if method == "plain" else blockwise
     return jnp.swapaxes(function(scaled, k, v, causal, segments, precision), 1, 2).astype(q.dtype)
 

@@ -92,6 +92,9 @@ def _rounded(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool = False) ->
 
 
 def _shape(a: Any, b: Any, *, form: Form) -> Any:
+    inner = a.shape[-2 if form.left_turned else -1], b.shape[-1 if form.right_turned else -2]
+    if a.shape[:-2] != b.shape[:-2] or inner[0] != inner[1]:
+        raise TypeError(f"operands of shapes {a.shape} and {b.shape} have no product {form}")
     rows, columns = a.shape[-1 if form.left_turned else -2], b.shape[-2 if form.right_turned else -1]
     return a.update(shape=(*a.shape[:-2], rows, columns), dtype=jnp.dtype(jnp.float32), weak_type=False)
 
