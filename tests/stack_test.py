@@ -31,14 +31,20 @@ def loss_of(graphdef):
 def point():
     """(weights where nothing is zero, x, t)."""
     rng = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), jnp.float32)  # noqa: E731
+
+    def draw(leaf):
+        return jnp.asarray(0.3 * rng.normal(size=leaf.shape), jnp.float32)
+
     return jax.tree.map(draw, (parts()[1], *(jax.ShapeDtypeStruct(shape, "float32") for shape in ((2, 4, 4, 1), (2,)))))
 
 
 def derived(graphdef, point):
     """(value, gradient, derivative along the weights themselves)."""
     loss = loss_of(graphdef)
-    along = lambda state, x, t: jax.jvp(lambda state: loss(state, x, t), (state,), (state,))[1]  # noqa: E731
+
+    def along(state, x, t):
+        return jax.jvp(lambda state: loss(state, x, t), (state,), (state,))[1]
+
     return jax.jit(lambda *point: (*jax.value_and_grad(loss)(*point), along(*point)))(*point)
 
 
@@ -52,7 +58,10 @@ def plain(point):
 def test_every_way_gives_the_same_value_and_derivatives_in_both_modes(point, plain, remat, scan):
     graphdef, abstract = parts(remat=remat, scan=scan)
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, point[0])  # a run's checkpoints do not depend on it
-    close = lambda mine, theirs: np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)  # noqa: E731  float32, four blocks deep
+
+    def close(mine, theirs):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)  # float32, four blocks deep
+
     jax.tree.map(close, derived(graphdef, point), plain)
 
 
