@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     if busy > machine.BUSY and not arguments.force:
         print(f"bench: others use {busy:.0%} of this machine's processors: numbers would be false (--force to measure)", file=sys.stderr)
         return 2
-    kept = ours.keep_memory()
+    kept = ours.prepare_process()
     try:
         measured = command.measure(arguments)
     except UserError as error:

@@ -41,7 +41,7 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.setenv("ORDER", str(order))
     monkeypatch.setattr(importlib.import_module("benchmarks.peer"), "WORKER", worker)
     monkeypatch.setattr(module.machine, "busy_share", lambda: 0.0)
-    monkeypatch.setattr(module.ours, "keep_memory", lambda: False)
+    monkeypatch.setattr(module.ours, "prepare_process", lambda: False)
 
     def work(config, codec):
         return module.ours.Work(lambda: None, dict(trace=1.0, lower=1.0, compile=1.0), 4 * 10**9, 33)

@@ -15,7 +15,8 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     module = importlib.import_module("bench")
-    monkeypatch.setattr(runtime, "keep_memory", lambda: None)  # for a process of its own
+    for name in ("keep_memory", "compute_in_turn"):  # for a process of its own
+        monkeypatch.setattr(runtime, name, bool)
     monkeypatch.setattr(module.machine, "busy_share", lambda: 0.0)
     return module
 

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from tinygen.models import layers, products
+from tinygen.models.attention import attention
 from tinygen.models.products import product
 from tinygen.sharding import make_mesh
 
@@ -150,6 +151,41 @@ def test_on_a_cpu_every_rounded_product_sums_over_its_left_operands_last_axis(no
     found = [line for line in text.splitlines() if re.search(r" dot\(", line)]
     assert len(found) == 3
     assert any("lhs_contracting_dims={0}" in line for line in found) == otherwise
+
+
+def operand_types(function, *arrays):
+    """Of each product in the compiled program: the element types of what it multiplies."""
+    text = jax.jit(function).lower(*arrays).compile().as_text()
+    found = []
+    for computation in text.split("\n\n"):
+        types = dict(re.findall(r"%?([\w.\-]+) = (\w+)\[", computation))
+        for operands in re.findall(r" dot\(([^)]*)\)", computation):
+            found.append({types[name] for name in re.findall(r"%([\w.\-]+)", operands)})
+    return found
+
+
+def test_on_a_cpu_attentions_products_multiply_what_a_layers_do(normal):
+    """Heads stand between a token's; without a pinned layout XLA widens such products' operands to float32 again."""
+    q, k, v = (normal(2, 64, 4, 32) for _ in range(3))
+    layers = operand_types(jax.grad(a_layers_loss("bfloat16"), (0, 1)), normal(64, 32), normal(32, 48))
+
+    def mixed(q, k, v):
+        return jnp.sum(jnp.tanh(attention(q, k, v, precision="bfloat16", method="plain")))
+
+    found = operand_types(jax.grad(mixed, (0, 1, 2)), q, k, v)
+    assert len(found) == 6
+    assert all(types == layers[0] for types in [*found, *layers])
+
+
+def test_a_product_that_a_loop_turns_round_runs(normal):
+    """There XLA may choose how its result lies: with operands pinned and the result not, this program stopped when it ran."""
+    a, b = normal(3, 2, 64, 32), normal(3, 2, 32, 48)
+
+    def turned(given):
+        return jnp.swapaxes(product(*given, ((2,), (1,)), ((0,), (0,)), precision="bfloat16"), 1, 2)
+
+    looped = jax.jit(lambda a, b: jnp.swapaxes(jax.lax.map(turned, (a, b)), 2, 3))(a, b)
+    np.testing.assert_allclose(looped, a @ b, rtol=0.02, atol=0.2)
 
 
 def test_a_sharded_rounded_product_is_the_whole_one(normal):

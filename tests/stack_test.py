@@ -1,5 +1,7 @@
 """Blocks computed again in the backward pass, or in a loop: the same model, by its numbers, its products and its program."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,6 +95,19 @@ def test_a_loop_traces_its_blocks_once_whatever_their_number():
     assert blocks(0, 8) - blocks(0, 4) == 4 * 10  # q k v out, gate up down, modulation, scores, mixing
     assert blocks(1, 8) == blocks(1, 4) == blocks(0, 1)
     assert blocks(2, 8) == blocks(0, 2)
+
+
+def test_on_a_cpu_no_block_adds_up_all_later_blocks_gradients_again():
+    """The most arrays of the residual stream's shape that one loop of the compiled gradient reads: the same whatever the depth."""
+
+    def most_read(depth):
+        graphdef, abstract = parts(depth=depth, width=32, shape=(16, 16, 1))
+        x, t = jax.ShapeDtypeStruct((2, 16, 16, 1), "float32"), jax.ShapeDtypeStruct((2,), "float32")
+        text = jax.jit(jax.grad(loss_of(graphdef))).lower(abstract, x, t).compile().as_text()
+        stream = r"f32\[2,64,32\]\S* parameter\("
+        return max(len(re.findall(stream, computation)) for computation in text.split("\n\n") if "ENTRY" not in computation)
+
+    assert most_read(8) == most_read(4) > 0
 
 
 @pytest.mark.parametrize("scan", [-1, 3, 5])

@@ -25,9 +25,9 @@ LEVELS = [
     {"build", "record", "runtime"},
     {"checkpoint", "writers", "footprint"},
     {"state"},
-    {"optim", "flops", "arrays", "hlo"},
+    {"optim", "arrays", "hlo"},
     {"models", "objectives", "data", "sharding"},
-    {"models.layers", "media", "rng", "config", "processes"},
+    {"models.layers", "media", "rng", "config", "processes", "flops"},
     {"keys", "cluster", "models.products"},
     {"errors"},
 ]

@@ -60,7 +60,7 @@ def compiled_afresh(config: Config, codec: Codec, cache: str) -> dict[str, float
 def main() -> None:
     """In the fresh process: reads the configuration and the codec, compiles the step, says how long each stage took."""
     told = json.load(sys.stdin)
-    ours.keep_memory()
+    ours.prepare_process()
     import jax
 
     step = ours.step_of(schema.base(**told["config"]), Codec.from_json(told["codec"]))

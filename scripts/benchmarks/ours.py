@@ -36,13 +36,14 @@ class Work(NamedTuple):
     parameters: int
 
 
-def keep_memory() -> bool:
-    """What the command line does before it starts threads; whether it could."""
+def prepare_process() -> bool:
+    """What the command line does before it computes; whether it could."""
     try:
-        from tinygen.runtime import keep_memory as keep
-    except ModuleNotFoundError:  # runtime needs etils, which a machine that is lent for measuring may not have
+        from tinygen import runtime
+    except ModuleNotFoundError:  # it needs etils, which a machine that is lent for measuring may not have
         return False
-    keep()
+    runtime.keep_memory()
+    runtime.compute_in_turn()
     return True
 
 

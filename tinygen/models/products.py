@@ -82,13 +82,22 @@ the other and again, each derivative in a form that is fast.
 def _rounded(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool = False) -> jax.Array:
     a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
     left = a.ndim - 2 if form.left_turned else a.ndim - 1
+    pin = _row_major if pinned and (form.left_turned or a.ndim > 2) else lambda x: x
     if pinned and form.left_turned:
-        # XLA's CPU products take two to seven times as long where the sum does not go over the left operand's last axis, as in every
-        # gradient of a kernel. A plain transpose would be folded back into the product: the turned copy's layout is pinned.
-        a, left = with_layout_constraint(jnp.swapaxes(a, -1, -2), Layout(tuple(range(a.ndim)))), a.ndim - 1
+        a, left = jnp.swapaxes(a, -1, -2), a.ndim - 1
     common = tuple(range(a.ndim - 2))
     axes = ((left,), (b.ndim - 1 if form.right_turned else b.ndim - 2,))
-    return jax.lax.dot_general(a, b, (axes, (common, common)), preferred_element_type=jnp.float32)
+    return pin(jax.lax.dot_general(pin(a), pin(b), (axes, (common, common)), preferred_element_type=jnp.float32))
+
+
+def _row_major(x: jax.Array) -> jax.Array:
+    """`x` in memory as its axes stand. XLA's CPU backend has its fast product, of bfloat16 at all, for such operands only.
+
+    It sums over the left operand's last axis, and what stands otherwise takes two to seven times as long (every kernel's gradient)
+    or is widened to float32 again (attention's products, whose heads stand between). A plain transpose would be folded back into
+    the product; and a loop may choose another layout for a result, which then no product can write.
+    """
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _shape(a: Any, b: Any, *, form: Form) -> Any:

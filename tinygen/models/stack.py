@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from tinygen.errors import UserError, unknown
 from tinygen.models.products import NAME
@@ -25,6 +26,22 @@ def check(remat: str, scan: int, depth: int) -> None:
         raise unknown("config.remat", remat, REMAT)
     if scan < 0 or (scan and depth % scan):
         raise UserError(f"config.scan={scan} must be 0 (no loop) or divide the {depth} blocks of config.model.depth")
+
+
+def settled(x: jax.Array) -> jax.Array:
+    """`x` as an array that is in memory before anything is computed from it, and its gradient too.
+
+    XLA's CPU backend takes sums together with whatever reads them. The gradient of a residual stream is a sum over all later
+    blocks, which each block would add up from the start again: work and traffic that grow with the depth squared. It drops
+    optimization barriers before it decides that; a function that must stay a function it cannot look through.
+    """
+    if jax.default_backend() != "cpu":
+        return x
+    with set_xla_metadata(inlineable="false"):
+        return _itself(x)
+
+
+_itself = jax.jit(jax.lax.optimization_barrier)  # the identity, but none that JAX leaves out
 
 
 def through(blocks: Sequence[nnx.Module], x: jax.Array, *conditions: Any, remat: str, scan: int) -> jax.Array:
@@ -47,8 +64,8 @@ def through(blocks: Sequence[nnx.Module], x: jax.Array, *conditions: Any, remat:
 
     if not scan:
         for graph, state in zip(graphs, states, strict=True):
-            x = applied(graph)(state, x)
-        return x
+            x = applied(graph)(state, settled(x))
+        return settled(x)
     if any(graph != graphs[index % scan] for index, graph in enumerate(graphs)):
         raise UserError(f"config.scan={scan}: the blocks do not repeat after {scan}")
 

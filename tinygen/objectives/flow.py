@@ -4,6 +4,7 @@ z_t = (1 - t)·x + t·ε, v = ε - x, t = sigmoid(N(t_mean, t_std)) (Esser et al
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from tinygen import rng
 from tinygen.errors import UserError, unknown
 from tinygen.media import Media
 from tinygen.objectives import samplers
+from tinygen.objectives.groups import in_groups
 
 CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
 BINS = 4  # of t, for the raw loss
@@ -81,6 +83,11 @@ class FlowMatching:
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
     ) -> jax.Array:
         """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
+        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
+
+    def _sample(
+        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
+    ) -> jax.Array:
         B = keys.shape[0]
         cond = dict(cond or {})
         guided = bool(cond) and self.guidance != 1
