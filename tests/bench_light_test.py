@@ -38,7 +38,7 @@ sys.meta_path[:] = map(Allowed, sys.meta_path)
 MODEL = ["--width=16", "--depth=1", "--heads=2", "--shape=8,8,3", "--batch_size=8"]
 COMMANDS = {
     "products": ["--seconds=0.01"],
-    "step": [*MODEL, "--rounds=2", "--product_seconds=0.01", "--set=optim.warmup=0", "--against", "precision=bfloat16_activations"],
+    "step": [*MODEL, "--rounds=2", "--product_seconds=0.01", "--set=precision=float32", "--against", "precision=bfloat16_activations"],
     "sampling": [*MODEL, "--rounds=2", "--product_seconds=0", "--nfe=3"],
     "compile": MODEL,
 }

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tinygen import build
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 # Speaks the protocol and claims times; what each mode does is its own.
 FAKE = """
@@ -42,6 +44,7 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.import_module("benchmarks.peer"), "WORKER", worker)
     monkeypatch.setattr(module.machine, "busy_share", lambda: 0.0)
     monkeypatch.setattr(module.ours, "prepare_process", lambda: False)
+    monkeypatch.setattr(build, "best_precision", lambda backend: "float32")
 
     def work(config, codec):
         return module.ours.Work(lambda: None, dict(trace=1.0, lower=1.0, compile=1.0), 4 * 10**9, 33)

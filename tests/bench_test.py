@@ -116,7 +116,7 @@ def test_settings_are_typed_as_the_command_line_types_them(bench, tiny):
     )
     assert (changed.optim.lr, changed.precision, changed.model.qk_norm) == (1.0, "bfloat16", False)
     assert changed.objective.guidance_interval == (0.1, 0.5)
-    assert tiny().precision == "auto"
+    assert tiny().precision == "float32"
     assert bench.ours.changed(tiny(), ["model.name=mlp", "model.hidden=32"]).model.hidden == 32
 
 

@@ -29,16 +29,15 @@ def mesh_of(data, fsdp, tensor):
 
 @pytest.fixture(scope="module")
 def taken(tiny):
-    """taken(mesh): (footprint, operations of the whole step, bytes of the whole state) of a small DiT with four heads."""
-    config = tiny(
-        batch_size=16, model=dict(patch=2, width=32, heads=4, adaln="shared", mlp_ratio=8.0, mlp_multiple=64), sharding=dict(min_size=64)
-    )
-    parts = build.parts(config, build.data_source(config).codec)
-    abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
-    batch = build.abstract_batch(parts.codec, config.batch_size)
+    """taken(mesh, precision): (footprint, operations of the whole step, bytes of the whole state) of a small DiT with four heads."""
+    model = dict(patch=2, width=32, heads=4, adaln="shared", mlp_ratio=8.0, mlp_multiple=64)
 
     @functools.cache
-    def take(sizes):
+    def take(sizes, precision="float32"):
+        config = tiny(batch_size=16, precision=precision, model=model, sharding=dict(min_size=64))
+        parts = build.parts(config, build.data_source(config).codec)
+        abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
+        batch = build.abstract_batch(parts.codec, config.batch_size)
         layout = Layout(mesh_of(*sizes), build.MODELS["microdit"].SHARDING, config.sharding.min_size)
         own = build.dataclasses.replace(parts, layout=layout)
         step = build.train_step(config, own, graph_of(parts.create), layout.shardings(abstract))
@@ -71,6 +70,14 @@ def test_fsdp_holds_an_eighth_of_the_state_and_gathers_each_parameter_once(taken
 
 def test_the_tensor_axis_sends_only_sums(taken):
     assert taken(TENSOR)[0].program.collectives.keys() == {"all-reduce"}
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1), TENSOR], ids=str)
+def test_rounded_products_send_what_exact_ones_do(taken, sizes):
+    """A product whose operands are pinned in memory would be sent whole."""
+    exact, rounded = (taken(sizes, precision)[0].program.collectives for precision in ("float32", "bfloat16"))
+    assert rounded.keys() == exact.keys() == {"all-reduce"}
+    assert rounded["all-reduce"].bytes <= exact["all-reduce"].bytes
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,9 @@ def product(a: jax.Array, b: jax.Array, axes: Any, batch: Any = ((), ()), *, pre
         (((left,), (right,)), lead) = (axes, len(batch[0]))
         if (a.ndim, b.ndim) != (lead + 2, lead + 2) or tuple(batch[0]) != tuple(range(lead)) or tuple(batch[1]) != tuple(range(lead)):
             raise ValueError(f"a product of {a.shape} and {b.shape} over {axes} with {batch} in common is not one of matrices")
-        result = rounded_p.bind(a, b, form=Form(left % a.ndim == lead, right % b.ndim == lead + 1))
+        # XLA does not split an array whose layout is pinned over devices: each would be sent all of it.
+        alone = jax.sharding.get_abstract_mesh().size <= 1
+        result = rounded_p.bind(a, b, form=Form(left % a.ndim == lead, right % b.ndim == lead + 1), pinned=alone)
     return checkpoint_name(result, NAME)
 
 
@@ -79,7 +81,7 @@ the other and again, each derivative in a form that is fast.
 """
 
 
-def _rounded(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool = False) -> jax.Array:
+def _rounded(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool) -> jax.Array:
     a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
     left = a.ndim - 2 if form.left_turned else a.ndim - 1
     pin = _row_major if pinned and (form.left_turned or a.ndim > 2) else lambda x: x
@@ -88,6 +90,12 @@ def _rounded(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool = False) ->
     common = tuple(range(a.ndim - 2))
     axes = ((left,), (b.ndim - 1 if form.right_turned else b.ndim - 2,))
     return pin(jax.lax.dot_general(pin(a), pin(b), (axes, (common, common)), preferred_element_type=jnp.float32))
+
+
+def _free(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool) -> jax.Array:
+    """Elsewhere than on a CPU XLA lays arrays out well itself."""
+    del pinned
+    return _rounded(a, b, form=form, pinned=False)
 
 
 def _row_major(x: jax.Array) -> jax.Array:
@@ -100,7 +108,8 @@ def _row_major(x: jax.Array) -> jax.Array:
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def _shape(a: Any, b: Any, *, form: Form) -> Any:
+def _shape(a: Any, b: Any, *, form: Form, pinned: bool) -> Any:
+    del pinned
     inner = a.shape[-2 if form.left_turned else -1], b.shape[-1 if form.right_turned else -2]
     if a.shape[:-2] != b.shape[:-2] or inner[0] != inner[1]:
         raise TypeError(f"operands of shapes {a.shape} and {b.shape} have no product {form}")
@@ -108,32 +117,34 @@ def _shape(a: Any, b: Any, *, form: Form) -> Any:
     return a.update(shape=(*a.shape[:-2], rows, columns), dtype=jnp.dtype(jnp.float32), weak_type=False)
 
 
-def _to_left(g: jax.Array, a: Any, b: jax.Array, *, form: Form) -> jax.Array:
+def _to_left(g: jax.Array, a: Any, b: jax.Array, *, form: Form, pinned: bool) -> jax.Array:
     """The left operand's cotangent: g·rightᵀ, or where it is turned right·gᵀ."""
     if form.left_turned:
-        return rounded_p.bind(b, g, form=Form(form.right_turned, True)).astype(a.aval.dtype)
-    return rounded_p.bind(g, b, form=Form(False, not form.right_turned)).astype(a.aval.dtype)
+        return rounded_p.bind(b, g, form=Form(form.right_turned, True), pinned=pinned).astype(a.aval.dtype)
+    return rounded_p.bind(g, b, form=Form(False, not form.right_turned), pinned=pinned).astype(a.aval.dtype)
 
 
-def _to_right(g: jax.Array, a: jax.Array, b: Any, *, form: Form) -> jax.Array:
+def _to_right(g: jax.Array, a: jax.Array, b: Any, *, form: Form, pinned: bool) -> jax.Array:
     """The right operand's cotangent: leftᵀ·g, or where it is turned gᵀ·left."""
     if form.right_turned:
-        return rounded_p.bind(g, a, form=Form(True, form.left_turned)).astype(b.aval.dtype)
-    return rounded_p.bind(a, g, form=Form(not form.left_turned, False)).astype(b.aval.dtype)
+        return rounded_p.bind(g, a, form=Form(True, form.left_turned), pinned=pinned).astype(b.aval.dtype)
+    return rounded_p.bind(a, g, form=Form(not form.left_turned, False), pinned=pinned).astype(b.aval.dtype)
 
 
-def _mapped(operands: tuple[jax.Array, jax.Array], axes: tuple[int | None, int | None], *, form: Form) -> tuple[jax.Array, int]:
+def _mapped(
+    operands: tuple[jax.Array, jax.Array], axes: tuple[int | None, int | None], *, form: Form, pinned: bool
+) -> tuple[jax.Array, int]:
     """Under vmap: one more leading axis."""
     size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
     a, b = (
         jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)
     )
-    return rounded_p.bind(a, b, form=form), 0
+    return rounded_p.bind(a, b, form=form, pinned=pinned), 0
 
 
-rounded_p.def_impl(jax.jit(_rounded, static_argnames=("form", "pinned")))
+rounded_p.def_impl(jax.jit(_free, static_argnames=("form", "pinned")))
 rounded_p.def_abstract_eval(_shape)
 ad.defbilinear(rounded_p, _to_left, _to_right)
 batching.primitive_batchers[rounded_p] = _mapped
-mlir.register_lowering(rounded_p, mlir.lower_fun(_rounded, multiple_results=False))
-mlir.register_lowering(rounded_p, mlir.lower_fun(functools.partial(_rounded, pinned=True), multiple_results=False), platform="cpu")
+mlir.register_lowering(rounded_p, mlir.lower_fun(_free, multiple_results=False))
+mlir.register_lowering(rounded_p, mlir.lower_fun(_rounded, multiple_results=False), platform="cpu")
