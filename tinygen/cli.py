@@ -270,9 +270,8 @@ def _prepare_process() -> None:
 
     keep_memory()
     flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed
-    # TensorFlow, XLA and gRPC greet on stderr; oneDNN, which TensorFlow is not used for, whatever their level.
     for name, value in dict(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", GRPC_VERBOSITY="ERROR").items():
-        os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)  # or TensorFlow and what it brings greet on stderr
 
 
 def _flag_message(error: flags.Error) -> str:
