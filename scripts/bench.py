@@ -22,7 +22,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from benchmarks import REPOSITORY, calls, compiling, loop, machine, ours, peer, products, race, recipes
 
@@ -41,8 +41,15 @@ class Command(NamedTuple):
     table: Callable[[dict[str, Any]], str]
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong, without all that could be right."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (--help tells what there is)\n")
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measures how fast this machine trains and samples.")
+    parser = Parser(description="Measures how fast this machine trains and samples.")
     what = parser.add_subparsers(dest="what", required=True)
     for name, command in COMMANDS.items():
         own = what.add_parser(name, help=command.summary, description=command.summary)

@@ -46,6 +46,10 @@ def test_a_group_holds_what_fits_and_all_groups_are_about_equal(monkeypatch, fit
     np.testing.assert_allclose(drawn, whole(), rtol=1e-5, atol=1e-5)
 
 
+def test_no_examples_are_no_samples():
+    assert groups.in_groups(Counted(), KEYS[:0], {"label": LABEL[:0]}, None).shape == (0, WIDTH)
+
+
 def test_an_accelerator_and_several_devices_draw_all_together(monkeypatch):
     monkeypatch.setattr(groups, "CACHE", 1)
     with jax.set_mesh(make_mesh(dict(data=jax.device_count(), fsdp=1, tensor=1))):

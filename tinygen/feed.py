@@ -1,9 +1,9 @@
 """What the devices are fed with: which steps they take in one call, and the batches, on their way before they are asked for."""
 
-import collections
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from typing import Any, TypeVar
 
 import jax
@@ -106,14 +106,18 @@ def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: in
 
 
 def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Waiting) -> Iterator[Placed]:
-    """Each item, placed before the one that precedes it is given out."""
-    placed: collections.deque[Placed] = collections.deque()
-    while True:
-        with waiting():
-            item = next(reading, None)
-        if item is None:
-            break
-        placed.append(place(item))
-        if len(placed) == 2:
-            yield placed.popleft()
-    yield from placed
+    """Each item, read and placed by a thread while the device works on the one before."""
+
+    def following() -> Placed | None:
+        item = next(reading, None)
+        return None if item is None else place(item)
+
+    with futures.ThreadPoolExecutor(1, "feed") as thread:
+        coming = thread.submit(following)
+        while True:
+            with waiting():
+                placed = coming.result()
+            if placed is None:
+                return
+            coming = thread.submit(following)
+            yield placed

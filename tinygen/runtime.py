@@ -81,8 +81,8 @@ def keep_memory() -> None:
 
     XLA's CPU backend allocates and frees hundreds of megabytes a step. By default each of those pages is faulted in and
     zeroed again every step: a quarter of the time of a small model. To be called before the process starts threads, since
-    it also keeps them to two heaps: with one a heap each little would be kept, and the main thread's is so full of small things
-    that XLA's would look for room there longer. Elsewhere than on glibc it does nothing.
+    it also keeps them to two heaps. By default every thread has its own, and what one has freed another cannot take; in a single
+    one XLA looks for room among all the small things that Python leaves. Elsewhere than on glibc it does nothing.
     """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # names of mallopt(3), from malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

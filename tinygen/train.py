@@ -118,7 +118,7 @@ def run(
                     checkpoint.note(workdir, done, "stopped", reason=str(error))
                     raise
                 state, metrics = take_step(state, given)
-                # The previous call's numbers are read while this one runs: the device never waits for the host.
+                # The previous call's numbers are read while this one runs: no accelerator ever waits for the host.
                 flush(record, pending, skipped, train.log_every, steps)
                 extra: dict[str, float] = {}
                 if number := signalled(runtime.FAULT if record.later.failure() else int(stop)):

@@ -166,19 +166,14 @@ def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segm
     """q [B, N, L, K], already scaled; k and v [B, N, S, K] -> [B, N, L, K]."""
     L, S = q.shape[2], k.shape[2]
     scores = wide(product(q, k, ((3,), (3,)), HEADS, precision=precision))  # [B, N, L, S]
-    visible = None if not causal and segments is None else seen(last_seen(L, S, causal), np.arange(S), segments)
-    if visible is not None:
-        scores = jnp.where(visible, scores, LOWEST)
-    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True)))
-    if visible is not None:
-        weights = jnp.where(visible, weights, 0.0)
-    # Divided last, the values and not the weights: L·K numbers in place of L·S, forward and backward.
-    return normalised(product(weights, v, ((3,), (2,)), HEADS, precision=precision), jnp.sum(weights, -1))
-
-
-def normalised(value: jax.Array, total: jax.Array) -> jax.Array:
-    """value [..., K] over total [...], zeros where no key was seen."""
-    return value / jnp.where(total == 0, 1.0, total)[..., None]
+    if not causal and segments is None:
+        weights = jax.nn.softmax(scores, -1)
+    else:
+        visible = seen(last_seen(L, S, causal), np.arange(S), segments)
+        weights = jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
+    # The weights are divided, and not the values after the product, which would be less work: their gradient is the difference of
+    # two things that values in common make large, and from one and the same rounded product their errors cancel.
+    return product(weights, v, ((3,), (2,)), HEADS, precision=precision)
 
 
 def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
@@ -221,7 +216,7 @@ def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: 
         needed = int(reach[-1]) // size + 1  # no later block holds a key that is seen
         first = (zero, zero[..., 0], zero[..., 0] + LOWEST)
         (value, total, _), _ = jax.lax.scan(step, first, jax.tree.map(lambda x: x[:needed], keys))
-        return normalised(value, total)
+        return value / jnp.where(total == 0, 1.0, total)[..., None]
 
     height = max(BLOCK, -(-L // BANDS))
     return jnp.concatenate([band(start, min(start + height, L)) for start in range(0, L, height)], 2)

@@ -33,6 +33,7 @@ def product(a: jax.Array, b: jax.Array, axes: Any, batch: Any = ((), ()), *, pre
     a and b have one axis each besides: [..., M, K] and [..., K, N] in any order of the last two -> [..., M, N].
 
     precision: "float32", exact; or else operands rounded to bfloat16, sums and result in float32
+    Several devices are known by `jax.set_mesh`.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
@@ -93,7 +94,7 @@ def _rounded(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool) -> jax.Arr
 
 
 def _free(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool) -> jax.Array:
-    """Elsewhere than on a CPU XLA lays arrays out well itself."""
+    """Elsewhere than in a CPU's program XLA lays arrays out well itself."""
     del pinned
     return _rounded(a, b, form=form, pinned=False)
 

@@ -14,12 +14,13 @@ CACHE = 12 * 2**20  # bytes of the widest product's results, in float32, that ar
 def in_groups(sample: Callable[..., jax.Array], keys: jax.Array, *rows: Any) -> jax.Array:
     """`sample(keys, *rows)`, [B, ...]; on one CPU device a group of examples after another.
 
-    sample: makes example i of keys[i] and row i of every array of `rows` alone
+    sample: makes example i of keys[i] and row i of every array of `rows` alone; it is traced once more, for one example
     rows: trees of arrays [B, ...], or None
+    Several devices are known by `jax.set_mesh`: their examples stay together.
     """
     B = keys.shape[0]
-    groups = -(-B // examples_together(sample, keys, *rows))
-    if groups == 1:
+    groups = -(-B // examples_together(sample, keys, *rows)) if B else 0
+    if groups <= 1:
         return sample(keys, *rows)
     size = -(-B // groups)
     index = np.minimum(np.arange(groups * size), B - 1).reshape(groups, size)  # the last example fills the last group
