@@ -94,9 +94,8 @@ def keep_memory() -> None:
 def compute_in_turn() -> None:
     """Has JAX's CPU backend end one program before it begins the next. To be called before JAX knows its devices.
 
-    By default it sets the next step's memory aside while this one still runs. The two then take turns with two gigabytes in place
-    of one, none of which is in a cache when it is written: a step of DiT-S/2 takes a quarter longer. Nothing is lost, for
-    the host's own work would take its time from the same cores.
+    By default it dispatches the next step, and sets its memory aside, while this one still runs; steps of DiT-S/2 in a row then take a
+    quarter longer. Nothing is lost, for the host's own work would take its time from the same cores.
     """
     import jax
 
