@@ -131,9 +131,9 @@ def define_race(parser: argparse.ArgumentParser, batch_size: int) -> None:
     parser.add_argument(
         "--peer_modes",
         type=modes,
-        default=["eager", "bf16", "compile"],
+        default=list(peer.MODES),
         metavar="MODE,...",
-        help=f"of {', '.join(peer.MODES)} (all but the last)",
+        help=f"of {', '.join(peer.MODES)} (all)",
     )
     parser.add_argument("--peer_patience", type=seconds, default=60, metavar="S", help="a peer that takes longer has one turn only (60)")
 

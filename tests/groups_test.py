@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import rng
+from tinygen import groups, rng
 from tinygen.models.microdit import MicroDiT
-from tinygen.objectives import groups
 from tinygen.objectives.flow import FlowMatching
 from tinygen.sharding import make_mesh
 

@@ -27,8 +27,8 @@ LEVELS = [
     {"state"},
     {"optim", "arrays", "hlo"},
     {"models", "objectives", "data", "sharding"},
-    {"models.layers", "media", "rng", "config", "processes", "flops"},
-    {"keys", "cluster", "models.products"},
+    {"models.layers", "media", "rng", "config", "processes", "groups"},
+    {"keys", "cluster", "models.products", "flops"},
     {"errors"},
 ]
 SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "feed", "sample", "evaluate", "checkpoint", "report.run"}

@@ -33,7 +33,8 @@ def settled(x: jax.Array) -> jax.Array:
 
     XLA's CPU backend takes sums together with whatever reads them. The gradient of a residual stream is a sum over all later
     blocks, which each block would add up from the start again: work and traffic that grow with the depth squared. It drops
-    optimization barriers before it decides that; a function that must stay a function it cannot look through, nor a loop.
+    optimization barriers before it decides that; a function that must stay a function it cannot look through.
+    (The turns of a loop are such functions already.)
     """
     if jax.default_backend() != "cpu":
         return x

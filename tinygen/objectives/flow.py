@@ -15,9 +15,9 @@ import numpy as np
 
 from tinygen import rng
 from tinygen.errors import UserError, unknown
+from tinygen.groups import in_groups
 from tinygen.media import Media
 from tinygen.objectives import samplers
-from tinygen.objectives.groups import in_groups
 
 CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
 BINS = 4  # of t, for the raw loss
