@@ -91,15 +91,16 @@ def test_a_signal_ends_a_run_after_the_call_in_which_it_comes(curve, tmp_path, s
 
 
 def test_an_update_that_is_not_finite_is_named_by_its_own_step_and_what_came_before_is_logged(curve, tmp_path, metrics_of):
-    config = curve(optim=dict(lr=1e30), train=dict(steps=10, log_every=1, steps_per_call=6, preview_every=0, checkpoint_every=1000))
+    settings = dict(steps=10, log_every=1, steps_per_call=6, preview_every=0, checkpoint_every=1000)
+    config = curve(optim=dict(lr=1e30), guard=dict(policy="stop"), train=settings)
     with pytest.raises(UserError, match=r"^step 2: the loss \(inf\) or its gradient"):
         train.main(config, str(tmp_path / "run"))
-    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1]
+    assert [(line["step"], line.get("event")) for line in metrics_of(tmp_path / "run")] == [(1, None), (2, "skipped")]
 
 
 def test_rates_are_of_all_steps_of_a_call(curve, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(record.Record, "scalars", lambda self, lines, reached: told.append((list(lines), reached)))
+    monkeypatch.setattr(record.Record, "lines", lambda self, lines, reached: told.append((list(lines), reached)))
     train.main(curve(train=dict(steps=12, log_every=2, steps_per_call=5, eval_every=0, preview_every=0)), str(tmp_path / "run"))
     assert told == [([1], 1), ([2, 4, 6], 6), ([8, 10], 10), ([12], 12)]
 

@@ -4,7 +4,7 @@ import json
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, train
+from tinygen import build, checkpoint, train, writers
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 
@@ -46,17 +46,36 @@ def test_where_data_fail_in_mid_run_what_was_learnt_is_saved_and_the_reason_note
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"], 12]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_where_a_picture_cannot_be_written_the_state_is_saved_and_the_reason_noted(curve, tmp_path, size):
-    (tmp_path / "run" / "samples" / "000002-curve.png").mkdir(parents=True)  # where the picture should go
-    config = curve(train=dict(steps=5000, preview_every=5000, steps_per_call=size, eval_every=0, checkpoint_every=0))
-    with pytest.raises(OSError, match=r"000002-curve\.png"):
-        train.main(config, str(tmp_path / "run"))
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert events[-1]["event"] == "stopped"
-    assert "000002-curve.png" in events[-1]["reason"]
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"]]
-    assert 2 <= events[-1]["step"] < 5000
+def test_pictures_that_cannot_be_written_are_told_of_once_and_the_run_goes_on(curve, tmp_path, caplog, metrics_of):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "samples").write_text("no folder")
+    assert train.main(curve(train=dict(steps=10, preview_every=2, log_every=5)), str(tmp_path / "run")) == 0
+    warnings = [line.message for line in caplog.records if "pictures cannot be written" in line.message]
+    assert warnings == ["pictures cannot be written: File exists. The run goes on."]
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [10]
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 5, 10]
+
+
+def test_a_writer_that_fails_is_told_of_once_and_the_run_goes_on(curve, tmp_path, caplog, metrics_of, monkeypatch):
+    class Broken:
+        def __init__(self, workdir, settings):
+            pass
+
+        def write_scalars(self, step, scalars):
+            raise ConnectionError("the service has gone")
+
+        def write_images(self, step, images):
+            pass
+
+        def flush(self):
+            pass
+
+        close = flush
+
+    monkeypatch.setitem(writers.WRITERS, "json", Broken)  # the name of a package that is there
+    assert train.main(curve(train=dict(steps=10, log_every=2, writers="json")), str(tmp_path / "run")) == 0
+    assert len([line for line in caplog.records if "ConnectionError: the service has gone" in line.message]) == 1
+    assert len(metrics_of(tmp_path / "run")) == 6
 
 
 def test_events_tell_starts_with_their_origin_changes_and_ends(curve, tmp_path, stop_during, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tinygen
-from tinygen import build, checkpoint, media, rundir, runtime, train
+from tinygen import build, checkpoint, feed, media, rundir, runtime, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
@@ -144,8 +144,8 @@ def test_previews_are_drawn_with_the_averaged_weights(finished):
 
 
 def test_previews_come_densely_at_first_then_every_so_many_steps():
-    assert [step for step in range(1, 2001) if train.preview_due(step, 700)] == [1, 2, 5, 10, 20, 50, 100, 200, 500, 700, 1400]
-    assert [step for step in range(1, 31) if train.preview_due(step, 8)] == [1, 2, 5, 8, 16, 24]
+    assert [step for step in range(1, 2001) if feed.preview_due(step, 700)] == [1, 2, 5, 10, 20, 50, 100, 200, 500, 700, 1400]
+    assert [step for step in range(1, 31) if feed.preview_due(step, 8)] == [1, 2, 5, 8, 16, 24]
 
 
 def test_zero_turns_previews_evaluations_and_regular_checkpoints_off(curve, tmp_path, metrics_of):
@@ -182,7 +182,9 @@ def test_lines_past_the_checkpoint_a_run_goes_on_from_are_dropped(curve, tmp_pat
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(curve, tmp_path, saved_arrays):
-    config = curve(optim=dict(lr=1e30), train=dict(steps=10, checkpoint_every=1))  # one update of that size, then y·y overflows
+    config = curve(
+        optim=dict(lr=1e30), guard=dict(policy="stop"), train=dict(steps=10, checkpoint_every=1)
+    )  # one update of that size, then y·y overflows
     with pytest.raises(UserError, match=r"^step 2: the loss \(inf\) or its gradient .* is not finite") as stopped:
         train.main(config, str(tmp_path / "run"))
     assert len(str(stopped.value).splitlines()) == 2

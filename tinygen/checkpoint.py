@@ -6,7 +6,7 @@
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,11 +14,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from tinygen import arrays
+from tinygen import arrays, seals
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
+from tinygen.processes import leads
 from tinygen.state import TrainState, Tree
 
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
@@ -26,18 +27,28 @@ READING = ocp.CheckpointManagerOptions(create=False)
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 
 
-def make_manager(workdir: epath.Path, *, keep: int, keep_every: int) -> ocp.CheckpointManager:
-    """Saves asynchronously; keeps the newest `keep` checkpoints and those whose step is a multiple of `keep_every`."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=keep, keep_period=keep_every or None, cleanup_tmp_directories=True)
-    return open_manager(workdir / "checkpoints", options)
+def make_manager(
+    workdir: epath.Path, *, keep: int, keep_every: int, when_written: Callable[[], None] | None = None
+) -> ocp.CheckpointManager:
+    """Saves asynchronously; keeps the newest `keep` checkpoints and those whose step is a multiple of `keep_every`.
+
+    when_written: called by a thread when all of a checkpoint's files are there, before its folder gets its name
+    """
+    finishing = ocp.AsyncOptions(post_finalization_callback=when_written)
+    return open_manager(
+        workdir / "checkpoints",
+        ocp.CheckpointManagerOptions(
+            max_to_keep=keep, keep_period=keep_every or None, cleanup_tmp_directories=True, async_options=finishing
+        ),
+    )
 
 
 def open_manager(checkpoints: epath.Path, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
     check_store(checkpoints)
-    return ocp.CheckpointManager(_absolute(checkpoints), options=options)
+    return ocp.CheckpointManager(absolute(checkpoints), options=options)
 
 
-def _absolute(path: epath.Path) -> epath.Path:
+def absolute(path: epath.Path) -> epath.Path:
     """Orbax wants absolute paths, and says so only when it saves."""
     return path if "://" in str(path) else path.resolve()
 
@@ -51,7 +62,14 @@ def check_store(path: epath.Path) -> None:
             raise UserError(f"{path}: Google's client for buckets is not installed: pip install 'tinygen[gcs]'") from error
 
 
-def save(manager: ocp.CheckpointManager, step: int, state: TrainState, config: Config, codec: Codec, manifest: dict[str, Any]) -> None:
+def save(
+    manager: ocp.CheckpointManager,
+    step: int,
+    state: TrainState,
+    config: Config,
+    codec: Codec,
+    manifest: dict[str, Any],
+) -> None:
     """Begins a save; the state may be donated as soon as this returns."""
     chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK), state)
     manager.save(
@@ -105,7 +123,7 @@ class Saved:
 
     @property
     def state(self) -> epath.Path:
-        return _absolute(self.checkpoints) / str(self.step) / "state"
+        return absolute(self.checkpoints) / str(self.step) / "state"
 
 
 def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") -> Saved:
@@ -127,6 +145,9 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
     names = ("config", "codec", "manifest")
+    with _naming_damage(checkpoints, step):
+        if leads() and (why := seals.fault(absolute(checkpoints) / str(step))):
+            raise ValueError(why)
     with _naming_damage(checkpoints, step), open_manager(checkpoints, READING) as manager:
         items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))
     config = schema.base(**items["config"])

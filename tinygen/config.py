@@ -108,6 +108,9 @@ def check(config: Config) -> None:
     for key in ("eval_every", "eval_num", "preview_every", "checkpoint_every", "keep_every"):
         if train[key] < 0:
             raise UserError(f"config.train.{key}={train[key]} must be 0 ({'all' if key == 'eval_num' else 'never'}) or positive")
+    for key in ("skips", "rollbacks", "spike", "stall"):
+        if not config.guard[key] >= 0:
+            raise UserError(f"config.guard.{key}={config.guard[key]} must be 0 or positive")
     if config.sharding.min_size < 0:
         raise UserError(f"config.sharding.min_size={config.sharding.min_size} must be 0 or a number of elements")
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):

@@ -42,8 +42,17 @@ def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict
     print("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
 
 
-def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
-    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time."""
+class Interrupted(Exception):
+    """Whoever waits for an evaluation does so no longer."""
+
+
+def make_held_out(
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, unwanted: Callable[[], bool] = lambda: False
+) -> Callable[[Tree, Tree], dict[str, float]]:
+    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time.
+
+    unwanted: asked before each batch; raises Interrupted when it says so
+    """
     eval_step, layout = make_eval_step(graphdef, parts.objective), parts.layout
     size = layout.padded(config.batch_size)
 
@@ -55,6 +64,8 @@ def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphd
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
         for index, batch in enumerate(source.epoch("validation", size, config.train.eval_num, layout.rows(size))):
+            if unwanted():
+                raise Interrupted
             metrics = step(weights, buffers, layout.put(batch, size), index)
             for name, value in jax.device_get(metrics).items():
                 pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)
@@ -64,12 +75,17 @@ def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphd
     return held_out
 
 
-def make_evaluation(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, float]]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones."""
-    held_out = make_held_out(config, source, parts, graphdef)
+def make_evaluation(
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, unwanted: Callable[[], bool] = lambda: False
+) -> Callable[[TrainState], dict[str, float] | None]:
+    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is `unwanted`."""
+    held_out = make_held_out(config, source, parts, graphdef, unwanted)
 
-    def evaluate(state: TrainState) -> dict[str, float]:
-        raw, averaged = held_out(state.params, state.buffers), held_out(state.ema, state.buffers)
+    def evaluate(state: TrainState) -> dict[str, float] | None:
+        try:
+            raw, averaged = held_out(state.params, state.buffers), held_out(state.ema, state.buffers)
+        except Interrupted:
+            return None
         return {f"eval_{name}": value for name, value in raw.items()} | {f"eval_ema_{name}": value for name, value in averaged.items()}
 
     return evaluate

@@ -60,7 +60,7 @@ def device_batches(
 ) -> Iterator[dict[str, jax.Array]]:
     """Training batches from number `start` on, each already on its way to the devices when it is asked for.
 
-    The first is checked at once, before anything is compiled for it.
+    A run's first is checked at once.
 
     waiting: entered while a batch is awaited
     """
@@ -97,9 +97,14 @@ def stacked(batches: Iterable[Batch], size: int) -> Batch:
 
 
 def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[Batch]:
-    """This process's rows of the batches from number `start` on, the first of which has been read and is sound."""
+    """This process's rows of the batches from number `start` on. The first of a run has been read and is sound.
+
+    A later one need not be: a run that has skipped what is not finite may go on from anywhere.
+    """
     rows = parts.layout.rows(config.batch_size)
     reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
+    if start or attempt:
+        return reading
     first = next(reading)
     check_batch(first, source.codec)
     return itertools.chain([first], reading)

@@ -44,6 +44,13 @@ SCHEMA: dict[str, Any] = dict(
         accumulate=1,  # micro-batches a step; divides batch_size
     ),
     ema=dict(decay=0.999),  # of the parameters; warmed up as min(decay, (1+n)/(10+n)) after n updates
+    guard=dict(  # a loss or gradient that is not finite: its update is never taken, and
+        policy=resume("skip"),  # skip: the run goes on, guard.skips times in a row | rollback: back to the last good checkpoint | stop
+        skips=resume(10),  # updates left out in a row, at most; then the run is rolled back
+        rollbacks=resume(3),  # at most, each with another order of the data and other noise; then the run stops
+        spike=resume(10.0),  # warn of a loss that is this many standard deviations above the recent ones; 0 = never
+        stall=resume(10.0),  # minutes without a step after which the log says what is waited for; 0 = never
+    ),
     mesh=dict(  # devices an axis; one axis may be -1 = the rest
         data=resume(-1),  # batch split, parameters replicated
         fsdp=resume(1),  # batch and parameters split
@@ -157,5 +164,6 @@ CHOICES: dict[str, tuple[str, ...]] = {  # what keys with a few names may be, so
     "precision": ("auto", "float32", "bfloat16", "bfloat16_activations"),
     "attention": ("auto", "plain", "blockwise", "cudnn"),
     "remat": ("none", "products", "full"),
+    "guard.policy": ("skip", "rollback", "stop"),
     "optim.schedule": ("constant", "linear", "warmup_cosine"),
 }

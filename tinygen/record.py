@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import json
 import resource
 import sys
 import time
@@ -17,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import media
+from tinygen.journal import Journal
 from tinygen.processes import leads
-from tinygen.rundir import append, write_whole
 from tinygen.writers import extra_writers
 
 
@@ -34,7 +33,7 @@ TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equ
 
 
 class Background:
-    """Calls made one after another by a thread of its own. The error of one that raised is told by `failure`, and raised at the end.
+    """Calls made one after another by a thread of its own. The error of one that raised is raised at the end.
 
     most: calls that wait; a further one waits for the oldest
     """
@@ -51,9 +50,14 @@ class Background:
             self.calls.popleft()
         self.calls.append(self.thread.submit(function, *arguments))
 
-    def failure(self) -> BaseException | None:
-        """The error of the first call that raised, as soon as it has."""
-        return next((error for call in self.calls if call.done() and (error := call.exception())), None)
+    def up_to_here(self) -> Callable[[], None]:
+        """What waits for all calls that have been asked for by now."""
+        asked = list(self.calls)
+
+        def waiting() -> None:
+            wait(asked)
+
+        return waiting
 
     def __enter__(self) -> "Background":
         return self
@@ -69,24 +73,33 @@ class Record:
     """Writes a run's numbers and pictures. Lines of metrics.jsonl after `start` (of a run that went further) are dropped.
 
     Those lines are on disk when the call returns; all else is written in the background, in order, and is there when the record
-    is closed. Of several processes the leading one writes; the others' records are silent.
+    is closed. What cannot be written is told once, and ends no run. Of several processes the leading one writes; the others'
+    records are silent.
 
+    attempt: how often the run has been rolled back
     noun: what the examples are ("image"), for the rate
     extra_writers: rows of `tinygen.writers.WRITERS`, by name, which are told the run's `settings`
     """
 
     def __init__(
-        self, workdir: epath.Path, start: int, steps: int, batch_size: int, noun: str, extra_writers: str, settings: Mapping[str, Any]
+        self,
+        workdir: epath.Path,
+        start: int,
+        steps: int,
+        batch_size: int,
+        noun: str,
+        extra_writers: str,
+        settings: Mapping[str, Any],
+        attempt: int = 0,
     ):
         self.workdir = workdir
-        self.path = workdir / "metrics.jsonl" if leads() else None
+        self.journal = Journal(workdir / "metrics.jsonl", start, attempt) if leads() else None
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
-        if self.path is not None:
-            cut(self.path, start)
         self.writer = make_writer(workdir, extra_writers, settings)
         self.later = Background(most=QUEUE)
+        self.told: set[str] = set()  # what has failed and been told of
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal,
@@ -100,40 +113,95 @@ class Record:
 
     def __exit__(self, *error: Any) -> None:
         self.progress.stop()
-        with contextlib.closing(self.writer):
+        try:
             self.later.__exit__(*error)
+        finally:
+            self._write(self.writer.close)
+        if self.journal is not None:
+            self._warn("metrics.jsonl", self.journal.write())
 
-    def scalars(self, lines: Mapping[int, Mapping[str, float]], reached: int) -> None:
+    @property
+    def unwritten(self) -> int:
+        """Lines of metrics.jsonl that have found no room."""
+        return len(self.journal.waiting) if self.journal is not None else 0
+
+    def lines(self, lines: Mapping[int, Mapping[str, Any]], reached: int) -> None:
         """Lines of metrics.jsonl, {step: values}, with the TIMINGS since the last; the same to TensorBoard and the log.
+
+        A line with an "event" tells what befell the training in that step: a warning in the log.
 
         reached: the last step that has been taken, which may come after those of the lines
         """
         seconds = max(time.perf_counter() - self.mark, 1e-9)
         rate, wait = (reached - self.marked) / seconds, self.waited / seconds
-        self.restart_clock(reached)
+        measured = any("event" not in values for values in lines.values())
         timings = {"steps_per_s": rate, "data_wait": wait, "memory_gib": memory_gib()} if rate > 0 else {}
+        if measured:
+            self.restart_clock(reached)
         for step, values in lines.items():
-            if self.path is not None:
-                append(self.path, json.dumps({"step": step, **values, **timings}))
-            self.later(self.writer.write_scalars, step, {**values, **timings})
+            if "event" in values:
+                self._add({"step": step, **values})
+                told = ", ".join(f"{name} {value}" for name, value in values.items() if name != "event")
+                logging.warning("step %d: %s (%s)", step, values["event"], told)
+                continue
+            self._add({"step": step, **values, **timings})
+            self.later(self._write, self.writer.write_scalars, step, {**values, **timings})
             shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
             self.progress.update(self.task, rate=shown)
+
+    def complete(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds to the last line, which is of `step`, what its run did not come to measure."""
+        if self.journal is not None:
+            self.journal.complete(values)
+        self.later(self._write, self.writer.write_scalars, step, dict(values))
+
+    def roll_back(self, step: int, to: int, attempt: int) -> None:
+        """The run goes back from a step to an earlier one: its lines too, and the bar. It was the `attempt`th that failed, from 0 on."""
+        event = {"step": step, "event": "rollback", "to": to} | ({"attempt": attempt} if attempt else {})
+        if self.journal is not None:
+            self._warn("metrics.jsonl", self.journal.roll_back(to, event))
+        logging.warning("step %d: back to step %d, and on from there with another order of the data and other noise", step, to)
+        self.restart_clock(to)
+        self.advance(to)
 
     def advance(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
 
     def pictures(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
         """A preview's `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples; the same to TensorBoard."""
-        if self.path is not None:
+        if leads():
             self.later(self._draw, step, shown, codec)
 
     def _draw(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
         folder = self.workdir / "samples"
-        folder.mkdir(exist_ok=True)
         for name, item in shown.items():
             picture = media.picture(item, codec)
-            media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
-            self.writer.write_images(step, {name: picture[None]})
+            try:
+                folder.mkdir(exist_ok=True)
+                media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
+            except OSError as error:
+                self._warn("pictures", error)
+            self._write(self.writer.write_images, step, {name: picture[None]})
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        if self.journal is not None:
+            self._warn("metrics.jsonl", self.journal.add(line))
+
+    def _write(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a writer. Services raise errors of kinds of their own; none of them is worth a run."""
+        try:
+            function(*arguments)
+        except Exception as error:
+            self._warn("TensorBoard or another writer", error)
+
+    def _warn(self, what: str, error: Exception | None) -> None:
+        """Tells of the first error of a kind since the last call that went well."""
+        if error is None:
+            self.told.discard(what)
+        elif what not in self.told:
+            self.told.add(what)
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            logging.warning("%s cannot be written: %s. The run goes on.", what, reason)
 
     @contextlib.contextmanager
     def aside(self, what: str, state: Any) -> Iterator[None]:
@@ -157,28 +225,11 @@ class Record:
         self.mark, self.marked, self.waited = time.perf_counter(), step, 0.0
 
 
-def cut(path: epath.Path, start: int) -> None:
-    """Takes out of metrics.jsonl what was written after step `start`, since those steps run again."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if _step_of(line) <= start]
-    if len(kept) < len(lines):
-        logging.info("metrics.jsonl: %d lines after step %d taken out: those steps run again", len(lines) - len(kept), start)
-    write_whole(path, "".join(f"{line}\n" for line in kept))
-
-
 def memory_gib() -> float:
     """The most memory in use so far, in GiB: of the fullest local device, or of this process where devices do not tell (CPU)."""
     told = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
     unit = 1 if sys.platform == "darwin" else 1024  # of getrusage's answer
     return max(told, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
-
-
-def _step_of(line: str) -> float:
-    """The step of a line of metrics.jsonl; infinite for one that a killed process left torn."""
-    try:
-        return json.loads(line)["step"]
-    except ValueError:
-        return float("inf")
 
 
 def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 import jax
+from absl import logging
 from etils import epath
 
 from tinygen import config as schema
@@ -38,9 +39,13 @@ def append(path: epath.Path, line: str) -> None:
 
 
 def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
-    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it."""
-    if leads():
+    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it, if it can."""
+    if not leads():
+        return
+    try:
         append(workdir / "events.jsonl", json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}))
+    except OSError as error:
+        logging.warning("events.jsonl cannot be written: %s", error.strerror)
 
 
 def read_json(path: epath.Path) -> Any:

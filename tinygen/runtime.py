@@ -27,7 +27,6 @@ from tinygen.errors import UserError
 
 COMPILED = 2 * 2**30  # bytes of compiled programs that are kept, at most; a program has 0.1 to 10 MB
 ROOM = 2**26  # bytes that must be free to keep more
-FAULT = 255  # told in place of a signal's number: a process cannot write what the run leaves
 
 
 class StopSignal:
@@ -39,6 +38,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.number: int | None = None
         self.received = False  # by this process
+        self.early = False  # whether the run left before all was done
 
     def __bool__(self) -> bool:
         return self.number is not None

@@ -1,10 +1,10 @@
-"""The loop: restore, step, log, preview, evaluate, save. It never asks which model, objective or data set it runs."""
+"""A run: what is made before its first step, its loop, and the way back where that fails. It never asks what it trains."""
 
 import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,24 +18,15 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
-from tinygen.feed import bounded, calls, device_calls, due, preview_due
+from tinygen.feed import bounded
 from tinygen.flops import flops, products
-from tinygen.record import Record, finalise
+from tinygen.guard import Guard, RollBack, Spikes
+from tinygen.loop import Loop, catch_up, onward
+from tinygen.record import Record
 from tinygen.sample import make_preview
+from tinygen.saves import Saves, recover
 from tinygen.state import TrainState, graph_of, init_state
 from tinygen.writers import check_writers
-
-
-class Pending(NamedTuple):
-    """What a call gave, whose numbers are still on the device.
-
-    metrics: of each step, [K], or of the only one
-    extra: of the last step, from evaluation
-    """
-
-    steps: range
-    metrics: Any
-    extra: dict[str, float]
 
 
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
@@ -55,10 +46,12 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
+        if processes.leads():
+            recover(folder)
         check_same_data(folder, source.fingerprint)
         config = rundir.claim_together(folder, config)
-        state = run(config, folder, source, parts, stop, origin=origin)
-        return stop.status if int(state.step) < config.train.steps else 0
+        run(config, folder, source, parts, stop, origin=origin)
+        return stop.status if stop.early else 0
 
 
 def run(
@@ -78,19 +71,32 @@ def run(
     graphdef = graph_of(parts.create)
     fed = bounded(config)
     jitted, argument = build.train_call(fed, parts, graphdef, shardings)
-    with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
+    with jax.set_mesh(layout.mesh), Saves(workdir, config, source.codec) as saves:
         operations = flops(products(jitted, abstract, argument))
         manifest = rundir.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
-        start = manager.latest_step() or 0
+        start = saves.newest
         processes.agree("the newest checkpoint", str(start))
-        weights, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
-        fresh = jax.jit(init, donate_argnums=0, out_shardings=shardings)
-        state = checkpoint.restore(manager, start, abstract, shardings) if start else fresh(weights)
-        evaluate = make_evaluation(config, source, parts, graphdef)
+        weights_from: dict[str, Any] = {}
+
+        def state_of(step: int) -> TrainState:
+            """A checkpoint's state; at step 0 that of the beginning."""
+            if step:
+                return checkpoint.restore(saves.manager, step, abstract, shardings)
+            weights, told = initial_weights(config, abstract, shardings) if config.init.ckpt else (None, {})
+            weights_from.update(told)
+            return jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
+
+        state = state_of(start)
+        guard = Guard(
+            config.guard.policy, config.guard.skips, config.guard.rollbacks,
+            skipped=int(state.guard["skipped"]), streak=saves.streak(start) if start else 0, attempt=int(state.guard["attempt"]),
+        )  # fmt: skip
+        unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several would have to agree at every batch
+        evaluate = make_evaluation(config, source, parts, graphdef, unwanted)
         preview = make_preview(config, source, parts, graphdef)
-        skipped = int(state.guard["skipped"])
-        with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
-            batches = device_calls(fed, source, parts, int(state.guard["attempt"]), start, record.waiting)
+        with Record(
+            workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt
+        ) as record:
             announce(workdir, state, start, steps, source)
             rundir.note(
                 workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
@@ -104,60 +110,36 @@ def run(
                 logging.info("%s", "\n".join(taken.lines()))
             if not start:
                 rundir.describe_run(workdir, source.codec, manifest)
-            pending: Pending | None = None
-            signalled = processes.Largest(layout.mesh)
-            for now in calls(fed, start):
-                done, step = now[0] - 1, now[-1]
+            loop = Loop(
+                fed, source, parts, take_step, evaluate, preview, saves, record, guard, Spikes(config.guard.spike), manifest, stop,
+                after_step,
+            )  # fmt: skip
+            if start:
+                catch_up(loop, state, start)
+            while True:
                 try:
-                    given = next(batches)
-                except UserError as error:  # such as a file that has gone: what was learnt before is sound
-                    flush(record, pending, skipped, train.log_every, steps)
-                    # With several processes only this one knows, and the others cannot be made to save.
-                    if done > (manager.latest_step() or 0) and processes.count() == 1:
-                        checkpoint.save(manager, done, state, config, source.codec, manifest)
-                    rundir.note(workdir, done, "stopped", reason=str(error))
-                    raise
-                state, metrics = take_step(state, given)
-                # The previous call's numbers are read while this one runs: no accelerator ever waits for the host.
-                flush(record, pending, skipped, train.log_every, steps)
-                extra: dict[str, float] = {}
-                if number := signalled(runtime.FAULT if record.later.failure() else int(stop)):
-                    stop.number = number  # whichever process has it: all leave after the same call
-                leaving = bool(number) or step == steps
-                if due(step, train.eval_every) or (train.eval_every and step == steps):
-                    with record.aside("evaluating", state):
-                        extra = evaluate(state)
-                pending = Pending(now, metrics, extra)
-                if train.preview_every and (preview_due(step, train.preview_every) or step == steps):
-                    with record.aside("drawing samples", state):
-                        record.pictures(step, preview(state), source.codec)
-                if due(step, train.checkpoint_every) or leaving:
-                    flush(record, pending, skipped, train.log_every, steps)
-                    pending = None
-                    with record.aside("saving", state):
-                        checkpoint.save(manager, step, state, config, source.codec, manifest)
-                if done == start:
-                    jax.block_until_ready(state)
-                    record.restart_clock(step)
-                record.advance(step)
-                if after_step is not None:
-                    after_step(step, state)
-                if leaving:
+                    state = onward(loop, state, start)
                     break
-            manager.wait_until_finished()
-            if stop.number == runtime.FAULT:  # what was learnt is saved; closing the record raises the error where it arose
-                rundir.note(workdir, int(state.step), "stopped", reason=str(record.later.failure() or "another process cannot write"))
-        if stop.number == runtime.FAULT:
-            raise UserError("another process could not write what a run leaves, and says why. The state is saved.")
-        reached = int(state.step)
-        if reached < steps:
-            rundir.note(workdir, reached, "stopped", signal=stop.name)
-            logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
-        else:
-            if reached > start:
-                rundir.note(workdir, reached, "finished")
-            after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
-            logging.info("Done: %d steps in %s. %s", reached, workdir, after)
+                except RollBack as error:
+                    since = error.step  # of the error nothing else may stay: it holds a state
+                start, failed = saves.back(), guard.attempt
+                state = state_of(start)
+                guard.begin(int(state.guard["skipped"]), failed + 1)
+                attempt = jax.device_put(np.int32(guard.attempt), shardings.guard["attempt"])
+                state = state._replace(guard={**state.guard, "attempt": attempt})
+                record.roll_back(since, start, failed)
+                rundir.note(workdir, since, "rollback", to=start)
+    reached = int(state.step)
+    if record.unwritten:
+        raise UserError(f"{workdir}: step {reached} is saved, but the last {record.unwritten} lines of metrics.jsonl found no room")
+    if stop.early:
+        rundir.note(workdir, reached, "stopped", signal=stop.name)
+        logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
+    else:
+        if reached > start:
+            rundir.note(workdir, reached, "finished")
+        after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
+        logging.info("Done: %d steps in %s. %s", reached, workdir, after)
     return state
 
 
@@ -183,34 +165,6 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
         )
         logging.info("The weights begin as the averaged ones of %s", saved.state)
     return (tree.get("ema", {}), tree.get("buffers", {})), {"init": noted}
-
-
-def flush(record: Record, pending: Pending | None, skipped: int, every: int, last: int) -> None:
-    """Writes the numbers of those steps of a call that are due. Raises UserError if an update was not finite."""
-    if pending is None:
-        return
-    steps, metrics, extra = pending
-    left_out = np.ravel(jax.device_get(metrics["skipped"]))[: len(steps)] > skipped
-    bad = steps[int(np.argmax(left_out))] if left_out.any() else None
-    logged = [step for step in steps[: steps.index(bad) if bad else None] if step in (1, last) or due(step, every)]
-    if extra and not bad:
-        logged = sorted({*logged, steps[-1]})
-    if not logged and not bad:
-        return
-    fetched = jax.device_get(metrics)
-
-    def numbers(step: int) -> dict[str, float]:
-        return finalise(jax.tree.map(lambda values: np.ravel(values)[step - steps[0]], fetched))
-
-    if logged:
-        record.scalars({step: numbers(step) | (extra if step == steps[-1] else {}) for step in logged}, steps[-1])
-    if bad:
-        loss, grad_norm = numbers(bad).get("loss", float("nan")), numbers(bad)["grad_norm"]
-        raise UserError(
-            f"step {bad}: the loss ({loss:g}) or its gradient ({grad_norm:g}) is not finite. "
-            "Its update was left out; a checkpoint before it is good.\n"
-            "Try config.precision=float32 if it is another, or in another --workdir a lower config.optim.lr or a longer warmup."
-        )
 
 
 def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:

@@ -1,0 +1,85 @@
+import contextlib
+import json
+import resource
+
+import pytest
+from etils import epath
+
+from tinygen.journal import Journal
+
+
+def steps_in(path):
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return epath.Path(tmp_path / "metrics.jsonl")
+
+
+def written(path, lines):
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_lines_after_the_checkpoint_and_torn_ones_are_taken_out(path):
+    written(path, [{"step": step} for step in (1, 10, 20, 30)])
+    path.write_text(path.read_text() + '{"step": 3')
+    Journal(path, start=20, attempt=0)
+    assert steps_in(path) == [1, 10, 20]
+
+
+@pytest.mark.parametrize("garbage", ["[]", '{"stop": 1}', '{"step": "1"}', "\x00\x00"])
+def test_what_is_no_line_is_taken_out(path, garbage):
+    path.write_text(f'{{"step": 1}}\n{garbage}\n{{"step": 2}}\n')
+    Journal(path, start=5, attempt=0)
+    assert steps_in(path) == [1, 2]
+
+
+def test_what_befell_an_earlier_attempt_is_kept_though_it_went_further(path):
+    lines = [{"step": 10}, {"step": 27, "event": "skipped"}, {"step": 30, "event": "rollback"}, {"step": 11, "attempt": 1}]
+    written(path, [*lines, {"step": 12, "attempt": 1}, {"step": 13, "attempt": 1, "event": "skipped"}])
+    Journal(path, start=11, attempt=1)
+    assert steps_in(path) == [10, 27, 30, 11]
+    Journal(path, start=10, attempt=0)  # from a checkpoint before all that: it will happen again
+    assert steps_in(path) == [10]
+
+
+def test_a_rollback_takes_out_steps_and_keeps_events(path):
+    journal = Journal(path, start=0, attempt=0)
+    for line in [{"step": 1}, {"step": 2}, {"step": 3, "event": "skipped"}]:
+        journal.add(line)
+    journal.roll_back(1, {"step": 3, "event": "rollback"})
+    assert [json.loads(line).get("event") for line in path.read_text().splitlines()] == [None, "skipped", "rollback"]
+
+
+def test_numbers_can_be_added_to_the_last_line(path):
+    journal = Journal(path, start=0, attempt=0)
+    journal.add({"step": 1, "loss": 2.0})
+    journal.add({"step": 2, "loss": 1.0})
+    journal.complete({"eval_loss": 3.0})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": 1.0, "eval_loss": 3.0},
+    ]
+
+
+@contextlib.contextmanager
+def room(size):
+    """No file may grow beyond `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_lines_without_room_wait_whole_and_are_written_in_order_when_there_is_some(path):
+    journal = Journal(path, start=0, attempt=0)
+    assert journal.add({"step": 1}) is None
+    with room(20):  # one line and half of another
+        assert journal.add({"step": 2}).strerror == "File too large"
+        assert journal.add({"step": 3}).strerror == "File too large"
+        assert path.read_text() == '{"step": 1}\n'
+    assert journal.add({"step": 4}) is None
+    assert steps_in(path) == [1, 2, 3, 4]

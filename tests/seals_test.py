@@ -1,0 +1,87 @@
+import shutil
+import subprocess
+
+import pytest
+from etils import epath
+
+from tinygen import seals
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sealed folder 20 with files on two levels."""
+    folder = tmp_path / "checkpoints" / "20"
+    (folder / "state" / "d").mkdir(parents=True)
+    for name, content in {"state/d/0": b"\x00" * 3_000_000, "state/empty": b"", "config": b"{}", "a name": b"x"}.items():
+        (folder / name).write_bytes(content)
+    (folder / "_CHECKPOINT_METADATA").write_text("{}")
+    seals.seal(epath.Path(folder), {"streak": 2})
+    return epath.Path(folder)
+
+
+def check(folder):
+    return subprocess.run(["sha256sum", "--check", "--quiet", seals.SUMS], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs coreutils")
+def test_the_sums_are_those_of_sha256sum(folder):
+    assert check(folder).returncode == 0
+    (folder / "config").write_text("{ }")
+    assert "config: FAILED" in check(folder).stdout
+
+
+def test_a_sealed_folder_is_whole_and_stays_so_when_orbax_notes_its_times(folder):
+    assert seals.fault(folder) == ""
+    (folder / "_CHECKPOINT_METADATA").write_text('{"commit_timestamp_nsecs": 1}')
+    assert seals.fault(folder) == ""
+    assert seals.noted(folder) == {"streak": 2}
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+DAMAGE = {
+    "state/d/0 has changed": lambda folder: flip(folder / "state" / "d" / "0"),
+    "config has changed": lambda folder: (folder / "config").write_text(""),
+    "state/empty is missing": lambda folder: (folder / "state" / "empty").unlink(),
+    "state/d/0 is missing": lambda folder: (folder / "state").rmtree(),
+    "SHA256SUMS is missing": lambda folder: (folder / seals.SUMS).unlink(),
+    "SHA256SUMS is damaged": lambda folder: (folder / seals.SUMS).write_text((folder / seals.SUMS).read_text()[:100]),
+    "noted.json has changed": lambda folder: (folder / seals.NOTED).write_text("{}"),
+    "it cannot be read": lambda folder: (folder / seals.SUMS).write_bytes(b"\xff\xfe\xff"),
+}
+
+
+@pytest.mark.parametrize("said", DAMAGE)
+def test_damage_is_found_and_named(folder, said):
+    DAMAGE[said](folder)
+    assert seals.fault(folder).startswith(said)
+
+
+def test_sums_that_name_files_elsewhere_find_nothing_there(folder):
+    (folder.parent / "secret").write_text("x")
+    text = (folder / seals.SUMS).read_text()
+    (folder / seals.SUMS).write_text(text.replace("  config", "  ../secret"))
+    assert seals.fault(folder) == "../secret is missing"
+
+
+def test_a_checkpoint_of_the_first_versions_needs_no_sums(folder):
+    (folder / seals.SUMS).unlink()
+    (folder / seals.NOTED).unlink()
+    assert seals.fault(folder) == ""
+
+
+def test_of_torn_folders_the_newest_is_kept_aside_and_of_damaged_ones_all(folder):
+    checkpoints = folder.parent
+    for step in (30, 40):
+        (checkpoints / f"{step}.orbax-checkpoint-tmp").mkdir()
+        for torn in seals.unfinished(checkpoints):
+            seals.set_aside(torn, "torn")
+    for _ in range(2):
+        (checkpoints / "50").mkdir()
+        seals.set_aside(checkpoints / "50", "damaged")
+    assert sorted(path.name for path in (checkpoints / seals.ASIDE).iterdir()) == ["40-torn", "50-damaged", "50-damaged-2"]
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["20", seals.ASIDE]

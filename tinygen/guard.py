@@ -1,0 +1,96 @@
+"""What a run does about updates that are not finite. The step leaves each out on the device; here it is decided how long that may go on.
+
+All of it follows from the state and the step: a run that was killed and started again decides the same.
+"""
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tinygen.errors import UserError
+
+WINDOW = 128  # losses that a spike is measured against
+ENOUGH = 32  # of them, at least
+TO_SIGMA = 1.4826  # of a normal distribution's median absolute deviation
+
+
+class RollBack(Exception):
+    """The run goes back to its last good checkpoint, since `step`."""
+
+    def __init__(self, step: int):
+        super().__init__(step)
+        self.step = step
+
+
+@dataclasses.dataclass
+class Guard:
+    """policy, skips, rollbacks: as explained in `tinygen.keys`
+    skipped: updates left out so far
+    streak: how many of the last steps in a row were left out
+    attempt: rollbacks so far
+    """
+
+    policy: str
+    skips: int
+    rollbacks: int
+    skipped: int
+    streak: int
+    attempt: int
+
+    def watch(self, steps: Sequence[int], skipped: Sequence[int]) -> dict[int, int]:
+        """{step: how many in a row by then} of the steps whose update was left out, up to the one with which patience ends.
+
+        skipped: the state's counter after each of the steps
+        """
+        left_out: dict[int, int] = {}
+        for step, count in zip(steps, skipped, strict=True):
+            self.streak = self.streak + 1 if count > self.skipped else 0
+            self.skipped = int(count)
+            if self.streak:
+                left_out[step] = self.streak
+            if self.spent:
+                break
+        return left_out
+
+    def begin(self, skipped: int, attempt: int) -> None:
+        """Starts again from a checkpoint whose last update was finite."""
+        self.skipped, self.streak, self.attempt = skipped, 0, attempt
+
+    @property
+    def spent(self) -> bool:
+        """Whether the run may not go on from its state."""
+        return self.streak > {"skip": self.skips}.get(self.policy, 0)
+
+    def end(self, step: int, told: Mapping[str, Any]) -> Exception:
+        """What to raise once patience is spent, in a step of which this is `told`."""
+        what = f"step {step}: the loss ({told['loss']}) or its gradient ({told['grad_norm']}) is not finite"
+        if self.policy != "stop" and self.attempt < self.rollbacks:
+            return RollBack(step)
+        often = f", {self.streak} times in a row" if self.streak > 1 else ""
+        again = f" after {self.attempt} rollbacks" if self.attempt else ""
+        return UserError(
+            f"{what}{often}{again}. None of those updates was taken; the last checkpoint is good.\n"
+            "Try config.precision=float32 if it is another, or in another --workdir a lower config.optim.lr or a longer warmup."
+        )
+
+
+class Spikes:
+    """Tells losses that leap out of the recent ones: by `times` their spread (a robust standard deviation); 0 = never."""
+
+    def __init__(self, times: float):
+        self.times = times
+        self.recent: collections.deque[float] = collections.deque(maxlen=WINDOW)
+
+    def __call__(self, losses: Mapping[int, float]) -> dict[int, tuple[float, float]]:
+        """{step: (loss, median of those before)} of the finite losses {step: loss} that are spikes."""
+        found = {}
+        for step, loss in losses.items():
+            if self.times and len(self.recent) >= ENOUGH:
+                middle = statistics.median(self.recent)
+                spread = TO_SIGMA * statistics.median(abs(each - middle) for each in self.recent)
+                if loss - middle > self.times * max(spread, 1e-3 * abs(middle)):
+                    found[step] = (loss, middle)
+            self.recent.append(loss)
+        return found

@@ -1,0 +1,177 @@
+"""The checkpoints of a run under way: where it goes on from, and saves that may fail without ending it."""
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from tinygen import checkpoint, processes, rundir, seals
+from tinygen.config import Config
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+from tinygen.state import TrainState
+
+
+def recover(workdir: epath.Path) -> None:
+    """Sets aside the saves that were not finished, and newest checkpoints that are damaged: a run goes on from one that is whole.
+
+    For the process that owns the folder. Raises UserError where all are damaged: to begin anew is for the user to decide.
+    """
+    checkpoints, steps = checkpoint.absolute(workdir / "checkpoints"), checkpoint.saved_steps(workdir)
+    for folder in seals.unfinished(checkpoints):
+        moved = seals.set_aside(folder, "torn")
+        logging.warning("%s was not finished when the run ended: now in %s", folder, moved)
+        rundir.note(workdir, steps[-1] if steps else 0, "torn", folder=folder.name)
+    damaged: dict[int, str] = {}
+    for step in reversed(steps):
+        if not (why := seals.fault(checkpoints / str(step))):
+            break
+        damaged[step] = why
+    if damaged and len(damaged) == len(steps):
+        listed = "; ".join(f"{step}: {why}" for step, why in damaged.items())
+        raise UserError(
+            f"{checkpoints} holds no whole checkpoint ({listed}).\n"
+            "Put one back from a copy, or give another --workdir to begin anew (--config.init.ckpt takes weights from elsewhere)."
+        )
+    for step, why in damaged.items():
+        moved = seals.set_aside(checkpoints / str(step), "damaged")
+        logging.warning("%s is damaged (%s): now in %s", checkpoints / str(step), why, moved)
+        rundir.note(workdir, step, "damaged", reason=why)
+
+
+class Saves:
+    """Saves in the background, by Orbax; a checkpoint's folder appears when it is whole, and only then an older one is deleted.
+
+    A save that fails - a full disk, a folder that can no longer be written - is told and noted, and the run goes on: what was saved
+    before is still there. Of several processes all end instead.
+
+    keep, keep_every: the newest checkpoints that are kept, and those whose step is a multiple (0: none)
+    """
+
+    def __init__(self, workdir: epath.Path, config: Config, codec: Codec):
+        self.workdir, self.config, self.codec = workdir, config, codec
+        self.failed = 0  # the step of the last save, if it failed
+        self.reason = ""
+        self.under_way = 0  # the step of a save that may not have ended yet
+        self.ready: Callable[[], None] = lambda: None
+        self.notes: dict[str, Any] = {}
+        train = config.train
+        self.manager = checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every, when_written=self._finish)
+
+    def __enter__(self) -> "Saves":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """Waits for the save under way. Raises UserError where the last one failed."""
+        try:
+            self.settle()
+        finally:
+            self.manager.close()
+            self._tidy()
+        if self.failed and kind is None:
+            good = self.newest
+            raise UserError(
+                f"step {self.failed} could not be saved: {self.reason}.\n"
+                + (f"The checkpoint of step {good} is whole: " if good else "No checkpoint is there. ")
+                + "make room, or make the folder writable, and give the same command again."
+            )
+
+    @property
+    def newest(self) -> int:
+        """The step of the newest checkpoint, 0 where there is none."""
+        return max(checkpoint.saved_steps(self.workdir), default=0)
+
+    def streak(self, step: int) -> int:
+        """How many of the last updates before a checkpoint were left out, in a row."""
+        return int(seals.noted(self._folder(step)).get("streak", 0))
+
+    def owes(self, step: int) -> list[str]:
+        """What a run that a signal ended did not come to at a checkpoint's step."""
+        return [str(each) for each in seals.noted(self._folder(step)).get("owes", [])]
+
+    def save(
+        self, step: int, state: TrainState, manifest: dict[str, Any], *, streak: int, owes: list[str], ready: Callable[[], None]
+    ) -> None:
+        """Begins a save; the state may be donated as soon as this returns.
+
+        streak, owes: what the methods of those names will tell of it
+        ready: waits until all else that the run has left up to here is on disk: no checkpoint may be ahead of that
+        """
+        self.settle()
+        self._tidy()
+        self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": owes}
+        try:
+            checkpoint.save(self.manager, step, state, self.config, self.codec, manifest)
+            self.failed = 0
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def look(self) -> None:
+        """Tells of a save that has failed since."""
+        if self.under_way and processes.count() == 1 and not self.manager.is_saving_in_progress():
+            self.settle()
+
+    def settle(self) -> None:
+        """Waits for the save under way."""
+        if not self.under_way:
+            return
+        try:
+            self.manager.wait_until_finished()
+        except (OSError, ValueError) as error:
+            self._lose(error)
+        self.under_way = 0
+
+    def back(self) -> int:
+        """The step of the newest checkpoint that was saved while updates were finite, 0 where there is none; the later ones are deleted."""
+        self.settle()
+        steps = checkpoint.saved_steps(self.workdir)
+        good = next((step for step in reversed(steps) if not self.streak(step)), 0)
+        processes.wait_for_all(f"found_{good}")  # before process 0 deletes what another has yet to read
+        for step in steps:
+            if step > good:
+                self.manager.delete(step)
+        return good
+
+    def _folder(self, step: int) -> epath.Path:
+        return checkpoint.absolute(self.workdir / "checkpoints") / str(step)
+
+    def _finish(self) -> None:
+        """Called by Orbax's thread when all arrays are written, before the folder gets its name."""
+        self.ready()
+        if processes.leads():
+            checkpoints = checkpoint.absolute(self.workdir / "checkpoints")
+            written = [path for path in seals.unfinished(checkpoints) if path.name.split(".")[0] == str(self.under_way)]
+            seals.seal(written[0] if written else self._folder(self.under_way), self.notes)  # in a bucket it has its name from the start
+
+    def _lose(self, error: Exception) -> None:
+        """Tells of a save that failed, and makes room."""
+        if not isinstance(error, OSError) and "os_error_code" not in str(error):  # TensorStore's; all else is a fault of ours
+            raise error
+        if processes.count() > 1:
+            raise UserError(f"step {self.under_way} could not be saved: {_reason(error)}. The checkpoint of step {self.newest} is whole.")
+        self.failed, self.reason = self.under_way, _reason(error)
+        self.under_way = 0
+        logging.warning(
+            "step %d could not be saved: %s. The run goes on; the newest checkpoint is of step %d", self.failed, self.reason, self.newest
+        )
+        rundir.note(self.workdir, self.failed, "unsaved", reason=self.reason)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Deletes what a failed save has left, once none is under way. Orbax's threads may still have been writing when it failed."""
+        if not self.failed or self.under_way:
+            return
+        for folder in seals.unfinished(checkpoint.absolute(self.workdir / "checkpoints")):
+            with contextlib.suppress(OSError):  # then the next start sets it aside
+                folder.rmtree()
+
+
+def _reason(error: Exception) -> str:
+    """What the operating system said."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    said = re.search(r"(?:.*: )?([^:\[]+) \[os_error_code", str(error))
+    return said[1] if said else " ".join(str(error).split())[:160]
