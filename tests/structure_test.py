@@ -22,14 +22,14 @@ LEVELS = [
     {"evaluate"},
     {"sample"},
     {"feed"},
-    {"build", "record", "runtime"},
+    {"build", "record", "runtime", "lock", "compiled"},
     {"rundir"},
     {"checkpoint", "writers", "footprint"},
     {"state"},
     {"optim", "arrays", "hlo"},
     {"models", "objectives", "data", "sharding"},
     {"models.layers", "media", "rng", "config", "processes", "groups"},
-    {"keys", "cluster", "models.products", "flops"},
+    {"keys", "cluster", "models.products", "flops", "watchdog"},
     {"errors"},
 ]
 SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "feed", "sample", "evaluate", "checkpoint", "rundir", "report.run"}
@@ -91,6 +91,7 @@ def test_imports_go_round_in_no_circle():
 def test_the_record_is_kept_by_the_loop_alone_and_the_process_prepared_by_commands_and_the_command_line():
     assert {name for name, found in OURS.items() if "record" in found} == {"train"}
     assert {name for name, found in OURS.items() if "runtime" in found} <= {"train", "describe", "cli"}
+    assert {name for name, found in OURS.items() if {"lock", "compiled"} & found} == {"train", "cli"}
 
 
 def test_models_objectives_and_data_do_not_know_each_other():

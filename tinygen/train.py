@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, media, processes, rundir, runtime
+from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -54,7 +54,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
+    with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
         check_same_data(folder, source.fingerprint)
         config = rundir.claim_together(folder, config)
         state = run(config, folder, source, parts, stop, origin=origin)
