@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import json
+import math
 import resource
 import sys
 import time
@@ -159,7 +160,7 @@ class Record:
 
 def cut(path: epath.Path, start: int) -> None:
     """Takes out of metrics.jsonl what was written after step `start`, since those steps run again."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_bytes().decode("utf-8", "replace").splitlines() if path.exists() else []
     kept = [line for line in lines if _step_of(line) <= start]
     if len(kept) < len(lines):
         logging.info("metrics.jsonl: %d lines after step %d taken out: those steps run again", len(lines) - len(kept), start)
@@ -174,11 +175,12 @@ def memory_gib() -> float:
 
 
 def _step_of(line: str) -> float:
-    """The step of a line of metrics.jsonl; infinite for one that a killed process left torn."""
+    """The step of a line of metrics.jsonl; infinite for one that a killed process left torn, or that is none."""
     try:
-        return json.loads(line)["step"]
-    except ValueError:
-        return float("inf")
+        step = json.loads(line)["step"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return math.inf
+    return step if isinstance(step, int | float) else math.inf
 
 
 def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) -> Any:
