@@ -19,7 +19,7 @@ from etils import epath
 from etils.epath import backend, gpath
 from orbax.checkpoint._src.path import gcs_utils
 
-from tinygen import checkpoint, evaluate, report, runtime, sample, train
+from tinygen import checkpoint, evaluate, lock, report, sample, train
 from tinygen.errors import UserError
 
 
@@ -168,6 +168,6 @@ def test_what_a_store_says_of_a_bucket_that_cannot_be_written_reaches_the_user(b
     monkeypatch.setattr(Bucket, "makedirs", refuse)
     with (
         pytest.raises(UserError, match="faces cannot be written: no permission for this"),
-        runtime.own(epath.Path(RUN)),
+        lock.own(epath.Path(RUN)),
     ):
         pass

@@ -13,7 +13,7 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, evaluate, footprint, runtime, train
+from tinygen import build, compiled, evaluate, footprint, runtime, train
 from tinygen.state import graph_of, init_state
 
 COMPILES = "/jax/core/compile/backend_compile_duration"
@@ -55,9 +55,9 @@ def test_the_compiled_step_writes_the_state_over_itself(curve, made):
         run = made(curve(train=dict(steps_per_call=size)), 1, 2, 1)
         parts = build.parts(run.config, build.data_source(run.config).codec)
         jitted, argument = build.train_call(run.config, parts, graph_of(parts.create), run.shardings)
-        compiled = footprint.compiled_step(jitted, parts.layout, run.abstract, argument)
+        program = footprint.compiled_step(jitted, parts.layout, run.abstract, argument)
         held = footprint.bytes_held(footprint.placed(run.abstract, parts.layout))
-        assert compiled.memory_analysis().alias_size_in_bytes == held > 0
+        assert program.memory_analysis().alias_size_in_bytes == held > 0
 
 
 def test_evaluation_and_previews_make_no_copy_of_the_state(curve):
@@ -151,19 +151,19 @@ def settings(monkeypatch, tmp_path):
 
 def test_jax_own_switch_and_folder_win(settings, tmp_path):
     settings.update("jax_enable_compilation_cache", False)
-    runtime.keep_compiled()
+    compiled.keep_compiled()
     assert settings.jax_compilation_cache_dir is None
     settings.update("jax_enable_compilation_cache", True)
     settings.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
-    runtime.keep_compiled()
+    compiled.keep_compiled()
     assert settings.jax_compilation_cache_dir == str(tmp_path / "mine")
     assert not (tmp_path / "tinygen").exists()
 
 
 def test_a_full_disk_is_left_alone(settings, monkeypatch, capsys):
     free = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(runtime.shutil, "disk_usage", lambda folder: free)
-    runtime.keep_compiled()
+    monkeypatch.setattr(compiled.shutil, "disk_usage", lambda folder: free)
+    compiled.keep_compiled()
     assert settings.jax_compilation_cache_dir is None
     assert "No space left" in capsys.readouterr().err
 
@@ -173,7 +173,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
         (tmp_path / name).write_bytes(bytes(100))
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age - 5))
     os.utime(tmp_path / "older", (1e9 + 1, 1e9 - 50))  # read since
-    runtime.prune(tmp_path, 250)
+    compiled.prune(tmp_path, 250)
     assert {path.name for path in tmp_path.iterdir()} == {"new", "older"}
-    runtime.prune(tmp_path, 250)
+    compiled.prune(tmp_path, 250)
     assert {path.name for path in tmp_path.iterdir()} == {"new", "older"}

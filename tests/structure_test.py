@@ -22,7 +22,7 @@ LEVELS = [
     {"loop", "evaluate"},
     {"sample"},
     {"feed"},
-    {"build", "record", "runtime", "saves"},
+    {"build", "record", "runtime", "lock", "compiled", "saves"},
     {"journal"},
     {"rundir"},
     {"checkpoint", "writers", "footprint"},
@@ -30,7 +30,7 @@ LEVELS = [
     {"optim", "arrays", "hlo", "seals", "guard"},
     {"models", "objectives", "data", "sharding"},
     {"models.layers", "media", "rng", "config", "processes", "groups"},
-    {"keys", "cluster", "models.products", "flops"},
+    {"keys", "cluster", "models.products", "flops", "watchdog"},
     {"errors"},
 ]
 SEE_A_CONFIG = {
@@ -94,6 +94,7 @@ def test_imports_go_round_in_no_circle():
 def test_the_record_is_kept_by_the_loop_alone_and_the_process_prepared_by_commands_and_the_command_line():
     assert {name for name, found in OURS.items() if "record" in found} == {"train", "loop"}
     assert {name for name, found in OURS.items() if "runtime" in found} <= {"train", "loop", "describe", "cli"}
+    assert {name for name, found in OURS.items() if {"lock", "compiled"} & found} == {"train", "cli"}
 
 
 def test_models_objectives_and_data_do_not_know_each_other():

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tinygen
-from tinygen import build, checkpoint, feed, media, rundir, runtime, train
+from tinygen import build, checkpoint, feed, lock, media, rundir, runtime, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
@@ -222,7 +222,7 @@ def test_a_workdir_whose_run_never_began_takes_other_data(curve, tmp_path):
 
 
 def test_a_workdir_in_use_is_refused_until_it_is_free(curve, tmp_path):
-    with runtime.own(checkpoint.epath.Path(tmp_path / "run")), pytest.raises(UserError, match="another process is training there"):
+    with lock.own(checkpoint.epath.Path(tmp_path / "run")), pytest.raises(UserError, match="another process is training there"):
         train.main(curve(), str(tmp_path / "run"))
     assert train.main(curve(train=dict(steps=1)), str(tmp_path / "run")) == 0
 

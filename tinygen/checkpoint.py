@@ -6,6 +6,9 @@
 import contextlib
 import dataclasses
 import importlib
+import json
+import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +27,7 @@ from tinygen.state import TrainState, Tree
 
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
 READING = ocp.CheckpointManagerOptions(create=False)
+STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its number is an int32
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 
 
@@ -150,8 +154,12 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
             raise ValueError(why)
     with _naming_damage(checkpoints, step), open_manager(checkpoints, READING) as manager:
         items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))
-    config = schema.base(**items["config"])
-    return Saved(checkpoints.parent, step, config, Codec.from_json(items["codec"]), items["manifest"])
+        listed = len(json.loads((checkpoints / str(step) / "state" / "_METADATA").read_text())["tree_metadata"])
+    place = checkpoints / str(step)
+    config, codec = schema.from_tree(items["config"], f"{place / 'config'}"), Codec.from_json(items["codec"], f"{place / 'codec'}")
+    if config.model.get("depth", 0) > max(listed, 1000):  # a model of so many blocks would be made before its arrays are compared
+        raise UserError(f"{place}: config.model.depth={config.model.depth}, but it holds {listed} arrays.\n{CURE}")
+    return Saved(checkpoints.parent, step, config, codec, items["manifest"])
 
 
 def saved_steps(workdir: epath.Path) -> list[int]:
@@ -160,7 +168,17 @@ def saved_steps(workdir: epath.Path) -> list[int]:
 
 
 def _steps(checkpoints: epath.Path) -> list[int]:
-    return sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.exists() else []
+    """Raises UserError for a folder that Orbax would take for a step which no run can have reached."""
+    names = [each.name for each in checkpoints.iterdir() if STEP.fullmatch(each.name)] if checkpoints.exists() else []
+    for name in names:
+        if len(name) > len(str(LAST)) or int(name) > LAST:
+            raise UserError(f"{checkpoints / name[:40]}{'...' * (len(name) > 40)}: no run has as many steps. Take this folder away.")
+    return sorted(map(int, names))
+
+
+def _without_late(show: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`show` for what is raised where nobody can catch it, except by Orbax's reads that end after the one that failed."""
+    return lambda raised: None if str(raised.exc_value) == "Event loop is closed" else show(raised)
 
 
 @contextlib.contextmanager
@@ -168,7 +186,8 @@ def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
     """Turns what Orbax raises over missing or torn files into a line that says which checkpoint it is, and which others there are."""
     try:
         yield
-    except (KeyError, ValueError, OSError) as error:
+    except (LookupError, ValueError, OSError, TypeError, AttributeError, RecursionError) as error:
+        sys.unraisablehook = _without_late(sys.unraisablehook)
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         others = ", ".join(str(other) for other in _steps(checkpoints) if other != step) or "none"
         raise UserError(

@@ -256,10 +256,10 @@ def _command(module: str) -> Callable[..., int | None]:
 
 def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> contextlib.AbstractContextManager[None]:
     """This process ready to compute: as one of several, where `distributed` says so, of those that have the same flags."""
-    from tinygen import processes, runtime
+    from tinygen import compiled, processes, runtime
 
     runtime.compute_in_turn()
-    runtime.keep_compiled()
+    compiled.keep_compiled()
     own = ("distributed", "config", "workdir")  # of each process; what the latter two mean is compared by train
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
     return processes.joined(distributed, timeout, command)

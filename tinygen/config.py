@@ -22,6 +22,8 @@ from tinygen import cluster
 from tinygen.errors import UserError, unknown
 from tinygen.keys import CHOICES, SCHEMA, TABLES, resume
 
+LARGEST_BATCH = 2**20  # examples; more is a slip, and would take all memory before it is seen to be one
+
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
 
 
@@ -103,6 +105,8 @@ def check(config: Config) -> None:
     for key, value in positive.items():
         if not 0 < value < math.inf:
             raise UserError(f"config.{key}={value} must be positive")
+    if config.batch_size > LARGEST_BATCH:
+        raise UserError(f"config.batch_size={config.batch_size} must be at most {LARGEST_BATCH:,}")
     if not 0 <= config.seed < 2**32:
         raise UserError(f"config.seed={config.seed} must lie in [0, 2**32)")
     for key in ("eval_every", "eval_num", "preview_every", "checkpoint_every", "keep_every"):
@@ -160,6 +164,20 @@ def from_json(text: str) -> Config:
     return base(**json.loads(text))
 
 
+def from_tree(tree: Any, place: str) -> Config:
+    """The configuration that a file holds, as `from_json` takes it. Raises UserError, naming the `place`, for whatever is none."""
+    if not isinstance(tree, Mapping):
+        raise UserError(f"{place}: a {type(tree).__name__}, where the keys of a configuration should be")
+    try:
+        config = base(**tree)
+        check(config)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{place}: lists within lists, too deep to be a configuration") from error
+    return config
+
+
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
@@ -180,7 +198,7 @@ def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(section: str, name: Any) -> dict[str, Any]:
     table = TABLES[section]
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown({"data": "data set"}.get(section, section), name, table)
     return _defaults(table[name])
 
@@ -201,13 +219,16 @@ def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "")
 def _coerced(key: str, default: Any, value: Any) -> Any:
     """`value` as the type of `default`: an int will do for a float, a list for a tuple; nothing else is converted."""
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UserError(f"config.{key}: no float is as large as a number of {len(str(value))} digits") from error
     if isinstance(default, tuple) and isinstance(value, list | tuple):
         plain = bool(default) and not isinstance(default[0], tuple)  # all items of one type; of a tuple of tuples nothing is known here
         return tuple(_coerced(key, default[0], item) if plain else _frozen(item) for item in value)
     if type(value) is not type(default):
         kind = "section" if isinstance(default, Mapping) else type(default).__name__
-        raise UserError(f"config.{key}={value!r} is a {type(value).__name__}, but must be a {kind} such as {default!r}")
+        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}")
     return value
 
 

@@ -75,7 +75,7 @@ class Journal:
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> None:
         """Rewrites the file with the wanted lines. A line that a killed process left torn is none."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        lines = self.path.read_bytes().decode("utf-8", "replace").splitlines() if self.path.exists() else []
         kept = [line for line in lines if (read := _read(line)) and wanted(read)]
         if len(kept) < len(lines):
             logging.info("metrics.jsonl: %d lines %s taken out: those steps run again", len(lines) - len(kept), where)
@@ -85,6 +85,6 @@ class Journal:
 def _read(line: str) -> dict[str, Any] | None:
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and isinstance(content.get("step"), int) else None

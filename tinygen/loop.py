@@ -81,7 +81,9 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
         state, metrics = loop.take_step(state, given)
         # The previous call's numbers are read while this one runs: no accelerator ever waits for the host.
         flush(loop, pending)
-        if leaving := (number := signalled(int(stop))) > 0:
+        with record.watchdog.waiting_for("the other processes"):
+            number = signalled(int(stop))
+        if leaving := number > 0:
             stop.number = number  # whichever process has it: all leave after the same call
         pending, owes = Pending(now, metrics, None), []
         if due(step, train.eval_every) or (train.eval_every and step == steps):

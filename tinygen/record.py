@@ -18,6 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tinygen import media
 from tinygen.journal import Journal
 from tinygen.processes import leads
+from tinygen.rundir import note
+from tinygen.watchdog import Watchdog
 from tinygen.writers import extra_writers
 
 
@@ -77,6 +79,7 @@ class Record:
     records are silent.
 
     attempt: how often the run has been rolled back
+    stall: minutes without a step after which the log and events.jsonl say what is waited for; 0 = never
     noun: what the examples are ("image"), for the rate
     extra_writers: rows of `tinygen.writers.WRITERS`, by name, which are told the run's `settings`
     """
@@ -91,6 +94,7 @@ class Record:
         extra_writers: str,
         settings: Mapping[str, Any],
         attempt: int = 0,
+        stall: float = 0,
     ):
         self.workdir = workdir
         self.journal = Journal(workdir / "metrics.jsonl", start, attempt) if leads() else None
@@ -100,6 +104,8 @@ class Record:
         self.writer = make_writer(workdir, extra_writers, settings)
         self.later = Background(most=QUEUE)
         self.told: set[str] = set()  # what has failed and been told of
+        self.watchdog = Watchdog(stall, self._stalled)
+        self.reached = start
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal,
@@ -108,10 +114,12 @@ class Record:
         self.mark, self.marked, self.waited = time.perf_counter(), start, 0.0
 
     def __enter__(self) -> "Record":
+        self.watchdog.__enter__().step(self.reached)
         self.progress.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.watchdog.__exit__(*error)
         self.progress.stop()
         try:
             self.later.__exit__(*error)
@@ -165,6 +173,8 @@ class Record:
         self.advance(to)
 
     def advance(self, step: int) -> None:
+        self.reached = step
+        self.watchdog.step(step)
         self.progress.update(self.task, completed=step)
 
     def pictures(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
@@ -194,6 +204,10 @@ class Record:
         except Exception as error:
             self._warn("TensorBoard or another writer", error)
 
+    def _stalled(self, message: str) -> None:
+        logging.warning("%s", message)
+        note(self.workdir, self.reached, "stall", told=message)
+
     def _warn(self, what: str, error: Exception | None) -> None:
         """Tells of the first error of a kind since the last call that went well."""
         if error is None:
@@ -209,7 +223,8 @@ class Record:
         jax.block_until_ready(state)
         began = time.perf_counter()
         self.progress.update(self.task, description=what)
-        yield
+        with self.watchdog.waiting_for(what):
+            yield
         self.progress.update(self.task, description="training")
         self.mark += time.perf_counter() - began
 
@@ -217,7 +232,8 @@ class Record:
     def waiting(self) -> Iterator[None]:
         """A wait for data, whose share of the time is logged."""
         began = time.perf_counter()
-        yield
+        with self.watchdog.waiting_for("data"):
+            yield
         self.waited += time.perf_counter() - began
 
     def restart_clock(self, step: int) -> None:

@@ -52,7 +52,7 @@ def read_json(path: epath.Path) -> Any:
     """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
     try:
         return json.loads(path.read_text()) if path.exists() else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}): put it back, or give another --workdir") from error
 
 
@@ -83,7 +83,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     steps = saved_steps(workdir)
     begun = steps or (metrics.exists() and metrics.read_text())
     tree = read_json(path) if begun else None
-    stored = schema.base(**tree) if tree is not None else None
+    stored = schema.from_tree(tree, str(path)) if tree is not None else None
     with config.unlocked():
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
         config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
@@ -134,7 +134,10 @@ def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) ->
 
 
 def read_manifest(workdir: epath.Path) -> dict[str, Any] | None:
-    return read_json(workdir / "manifest.json")
+    manifest = read_json(path := workdir / "manifest.json")
+    if manifest is not None and not (isinstance(manifest, dict) and "data_fingerprint" in manifest):
+        raise UserError(f"{path} is damaged (it names no data_fingerprint): put it back, or give another --workdir")
+    return manifest
 
 
 def _revision() -> str:

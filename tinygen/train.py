@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, media, processes, rundir, runtime
+from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -45,7 +45,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
+    with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
         if processes.leads():
             recover(folder)
         check_same_data(folder, source.fingerprint)
@@ -95,8 +95,9 @@ def run(
         evaluate = make_evaluation(config, source, parts, graphdef, unwanted)
         preview = make_preview(config, source, parts, graphdef)
         with Record(
-            workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt
-        ) as record:
+            workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt,
+            config.guard.stall,
+        ) as record:  # fmt: skip
             announce(workdir, state, start, steps, source)
             rundir.note(
                 workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
@@ -104,7 +105,8 @@ def run(
             show_data(workdir, source, train.preview_num)
             take_step = jitted
             if start < steps:
-                take_step = footprint.compiled_step(jitted, layout, abstract, argument)  # once: what is described is what runs
+                with record.watchdog.waiting_for("compiling"):
+                    take_step = footprint.compiled_step(jitted, layout, abstract, argument)  # once: what is described is what runs
                 taken = footprint.measure(take_step, layout, abstract)
                 manifest |= taken.facts()
                 logging.info("%s", "\n".join(taken.lines()))

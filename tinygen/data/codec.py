@@ -4,6 +4,7 @@ It is written to the workdir and into every checkpoint, so that sampling never n
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,10 @@ from tinygen.errors import UserError, unknown
 
 Batch = dict[str, np.ndarray]
 
+LARGEST = 2**26  # values of an example; what reads a codec believes its shapes, and makes arrays of them
+DTYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
+MOST_LABELS, LONGEST_LABEL = 2**20, 1000  # characters
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
@@ -23,6 +28,15 @@ class Field:
     dtype: str
     low: float | None = None
     high: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > 8 or not all(isinstance(side, int) and side > 0 for side in self.shape) or math.prod(self.shape) >= LARGEST:
+            shown = str(list(self.shape[:8]))[:80]
+            raise UserError(f"an example of shape {shown}: sides are whole numbers from 1 on, and it has less than {LARGEST:,} values")
+        if self.dtype not in DTYPES:
+            raise unknown("dtype of an array", self.dtype, DTYPES)
+        if not all(bound is None or (isinstance(bound, int | float) and abs(bound) < 1e38) for bound in (self.low, self.high)):
+            raise UserError("the bounds of an array are no finite numbers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +51,14 @@ class Codec:
     kind: str
     spec: Mapping[str, Field]
     labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or not all(isinstance(name, str) for name in self.labels):
+            raise UserError("a codec's kind and its labels are words")
+        if len(self.labels) > MOST_LABELS or any(len(name) > LONGEST_LABEL for name in self.labels):
+            raise UserError(f"there are at most {MOST_LABELS:,} labels, of at most {LONGEST_LABEL:,} characters")
+        if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
+            raise UserError("the tokens of an example are not in one row")
 
     def facts(self) -> dict[str, Any]:
         """What a model or an objective may need to know of the data, under the names of their keyword arguments."""
@@ -79,9 +101,15 @@ class Codec:
         return dataclasses.asdict(self) | {"spec": {key: dataclasses.asdict(field) for key, field in self.spec.items()}}
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> "Codec":
-        spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
-        return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"])})
+    def from_json(cls, tree: Any, place: str = "codec") -> "Codec":
+        """The inverse of `to_json`. Raises UserError, naming the `place`, for whatever is no codec."""
+        try:
+            spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
+            return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"])})
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from error
+        except (TypeError, LookupError, AttributeError) as error:
+            raise UserError(f"{place}: it is no codec of this version ({str(error)[:120]})") from error
 
 
 def encode_pixels(pixels: np.ndarray, levels: int = 256) -> np.ndarray:

@@ -230,7 +230,7 @@ def _read(cache: Path) -> tuple[dict[str, Picture], str]:
             return known, ""
     except OSError:  # where it matters, writing it will fail as well
         return {}, ""
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return {}, f"the index in {cache} was damaged: every image was checked again"
 

@@ -13,7 +13,10 @@ from typing import Any
 
 from absl import logging
 
+from tinygen.data.codec import LONGEST_LABEL
 from tinygen.errors import UserError
+
+LONGEST = 2**20  # bytes of a line of a metadata.jsonl, characters of a caption's file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,9 @@ class Writing:
         path = os.path.join(self.root, _text_beside(name))
         try:
             with open(path, encoding="utf-8-sig") as stream:
-                return stream.read().strip()
+                if len(text := stream.read(LONGEST + 1)) > LONGEST:
+                    raise ValueError(f"more than {LONGEST:,} characters")
+                return text.strip()
         except (OSError, ValueError) as error:
             logging.warning("%r counts as no caption (%s): it must be there, as UTF-8 text", path, error)
             return ""
@@ -75,9 +80,11 @@ def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a metadata.jsonl, each with the words for where it stands. Keys without a value are left out."""
     try:
         with open(path, "rb") as stream:
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), 1):
                 if line.strip():
                     where = f"{path!r}, line {number}"
+                    if len(line) > LONGEST:
+                        raise UserError(f"{where}: longer than {LONGEST:,} bytes")
                     yield where, _entry(where, line)
     except OSError as error:
         raise UserError(f"{path!r} cannot be read: {error.strerror}") from error
@@ -86,7 +93,7 @@ def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _entry(where: str, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line.decode("utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON ({error})") from error
     if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
         raise UserError(f'{where}: not a JSON object with a "file_name", such as {{"file_name": "cat.png", "text": "a cat"}}')
@@ -97,10 +104,11 @@ def _entry(where: str, line: bytes) -> dict[str, Any]:
 
 
 def _label(where: str, column: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):  # true and false among them
-        return json.dumps(value)
+    if isinstance(value, str | int):  # true and false among them
+        name = value if isinstance(value, str) else json.dumps(value)
+        if len(name) > LONGEST_LABEL:
+            raise UserError(f"{where}: {column!r} has {len(name):,} characters, a label at most {LONGEST_LABEL:,}")
+        return name
     raise UserError(f"{where}: {column!r} is no label: neither a string, nor a whole number, nor true or false")
 
 

@@ -81,8 +81,15 @@ def fitted(image: Image.Image, *, size: int, fit: str, channels: int, background
     return np.array(image).reshape(size, size, channels)
 
 
+def check_pixels(image: Image.Image) -> None:
+    """Raises ValueError for a picture whose header promises more than PIL thinks safe, before it is decoded; PIL itself warns first."""
+    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which PIL takes for an attack")
+
+
 def upright(image: Image.Image) -> Image.Image:
     """The decoded picture with its EXIF orientation applied. Raises what `fitted` raises for a file that cannot be used."""
+    check_pixels(image)
     if image.mode not in MODES:
         kind = "float pixels, whose range is unknown" if image.mode == "F" else "pixels of an unknown kind"
         raise ValueError(f"{kind} (PIL's mode {image.mode})")

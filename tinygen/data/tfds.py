@@ -22,6 +22,7 @@ from PIL import Image
 from tinygen.data import pixels
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.tfds_trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
 
 with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
@@ -52,7 +53,10 @@ class TfdsExamples:
 
     def take(self, indices: np.ndarray) -> Batch:
         rows = self._rows(indices)
-        images = [pixels.fitted(Image.open(io.BytesIO(_at(row, self.image)), formats=pixels.FORMATS), **self.options) for row in rows]
+        try:
+            images = [pixels.fitted(Image.open(io.BytesIO(_at(row, self.image)), formats=pixels.FORMATS), **self.options) for row in rows]
+        except Exception as error:  # a damaged file can make a decoder raise anything
+            raise UserError(f"an image of the TFDS set cannot be used ({str(error)[:120]}): one of {indices[:8].tolist()}") from error
         batch = {"x": encode_pixels(np.stack(images))}
         if self.label:
             batch["label"] = np.asarray([_at(row, self.label) for row in rows], np.int32)
@@ -144,6 +148,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
     place = {"data_dir": str(epath.Path(data_dir).expanduser())} if data_dir else {}
     folder = Path(dataset).expanduser()
     if folder.is_dir() and (folder.is_absolute() or len(folder.parts) > 1 or (folder / "dataset_info.json").exists()):
+        check_classes(folder)
         try:
             return library.builder_from_directory(str(folder))
         except dataset_info.DatasetInfoFileError as error:
@@ -152,6 +157,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
             ) from error
     if folder.is_absolute() or folder.parts[:1] in ((), ("..",)) or dataset.startswith("./"):
         raise UserError(f"config.data.dataset={dataset}: there is no such folder")
+    check_name(dataset)
     name = dataset.split("/")[0].split(":")[0]
     if name == "avatars":
         from tinygen.data import avatars_builder  # registers it

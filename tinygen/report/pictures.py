@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,12 +79,15 @@ def _encode(
     pictures = {}
     for path in paths:
         try:
-            with Image.open(io.BytesIO(path.read_bytes())) as image:
+            with (
+                warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+                Image.open(io.BytesIO(path.read_bytes()), formats=("PNG",)) as image,
+            ):
                 image.load()
                 content = encode(path, image)
                 kind = "png" if content.startswith(b"\x89PNG") else "webp"
                 pictures[path] = Picture(image.width, image.height, f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             problems[path] = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
     return pictures
 

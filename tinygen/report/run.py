@@ -15,7 +15,7 @@ from tinygen.config import flatten
 from tinygen.errors import UserError
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
-PICTURE = re.compile(r"(\d+)(?:-(.+))?\.png")
+PICTURE = re.compile(r"([0-9]{1,10})(?:-(.+))?\.png")
 QUIET = 15 * 60  # seconds without a new line after which a run is no longer called running
 
 
@@ -112,7 +112,8 @@ def read(path: str, name: str) -> Run:
     run.grids = _grids(run)
     run.examples = _examples(run)
     checkpoints = run.folder / "checkpoints"
-    run.checkpoints = sorted(int(each.name) for each in checkpoints.iterdir() if each.name.isdigit()) if checkpoints.is_dir() else []
+    names = [each.name for each in checkpoints.iterdir()] if checkpoints.is_dir() else []
+    run.checkpoints = sorted(int(name) for name in names if re.fullmatch("[0-9]{1,10}", name))
     return run
 
 
@@ -123,7 +124,7 @@ def _object(run: Run, name: str) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         run.problems.append(f"{name} is damaged: {error}")
         return {}
     if not isinstance(content, dict):
@@ -144,7 +145,7 @@ def _lines(run: Run, name: str) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         try:
             content = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if isinstance(content, dict):
             yield content
@@ -227,7 +228,7 @@ def _examples(run: Run) -> list[dict[str, Any]]:
         return []
     try:
         examples = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         run.problems.append(f"data.json is damaged: {error}")
         return []
     return [example for example in examples if isinstance(example, dict)] if isinstance(examples, list) else []

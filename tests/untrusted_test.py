@@ -1,0 +1,374 @@
+"""What others made - checkpoints, folders of runs, pictures, their descriptions - is only read: nothing in it runs, and what is absurd is
+refused in a line, before it takes memory or time."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tinygen import cli, config, train
+from tinygen.data import tfds_trust
+from tinygen.data.folder import folder
+from tinygen.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+STEP = "checkpoints/3"
+DEEP = '{"a":' * 100_000
+HUGE = "9" * 4_000
+ROOM = 2 * 2**30  # bytes of address space beyond what the process has: threads and their heaps take some
+PATIENCE = 60  # seconds; alone it takes two, and the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A small run that stopped at step 3. Only to be read."""
+    place = tmp_path_factory.mktemp("released")
+    with tarfile.open(ROOT / "tests" / "golden" / "0.1.tar.xz") as archive:
+        archive.extractall(place, filter="data")
+    return place / "0.1"
+
+
+@pytest.fixture
+def run(released, tmp_path):
+    """A copy of it, to be spoilt."""
+    return Path(shutil.copytree(released, tmp_path / "run"))
+
+
+@contextlib.contextmanager
+def confined():
+    """Little memory and time: what takes more fails."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 2**30
+    before, began = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert time.monotonic() - began < PATIENCE
+
+
+def edited(name, edit):
+    """A change of a JSON file: `edit(tree)` changes what it holds, or gives what is to stand there."""
+
+    def change(run):
+        path = run / name
+        tree = json.loads(path.read_text())
+        path.write_text(json.dumps(other if (other := edit(tree)) is not None else tree))
+
+    return change
+
+
+def written(name, content):
+    return lambda run: (run / name).write_text(content)
+
+
+def model(**changes):
+    return edited(f"{STEP}/config/metadata", lambda tree: tree["model"].update(changes))
+
+
+def top(**changes):
+    return edited(f"{STEP}/config/metadata", lambda tree: tree.update(changes))
+
+
+def example(**changes):
+    return edited(f"{STEP}/codec/metadata", lambda tree: tree["spec"]["x"].update(changes))
+
+
+def codec(**changes):
+    return edited(f"{STEP}/codec/metadata", lambda tree: tree.update(changes))
+
+
+def shortened(run):
+    """Every file of arrays less its last bytes."""
+    for path in (run / STEP / "state").rglob("d/*"):
+        path.write_bytes(path.read_bytes()[:-20])
+
+
+def leaves(**changes):
+    """The arrays' descriptions, changed."""
+    return edited(
+        f"{STEP}/state/_METADATA",
+        lambda tree: [leaf["value_metadata"].update(changes) for leaf in tree["tree_metadata"].values()] and None,
+    )
+
+
+SPOILT = {
+    "a width of 10**9": (model(width=10**9), "other shape"),
+    "a width that no machine word holds": (model(width=10**30), "other shape"),
+    "a depth of 10**9": (model(depth=10**9), "depth=1000000000, but it holds 136 arrays"),
+    "an unknown key": (model(widht=8), "did you mean 'width'"),
+    "a word for a number": (model(width="os.system"), "must be a int"),
+    "an absurd word": (model(width="x" * 10**6), "must be a int"),
+    "a list for a name": (model(name=[1]), "unknown model"),
+    "an absurd name": (model(name="x" * 10**6), "unknown model"),
+    "a number for a section": (top(optim=3), "must be a section"),
+    "a seed of 40 digits": (top(seed=10**40), "config.seed"),
+    "a batch of 10**12": (top(batch_size=10**12), "config.batch_size"),
+    "no number for a rate": (top(optim={"lr": float("nan")}), "config.optim.lr=nan"),
+    "a rate of 401 digits": (top(optim={"lr": 10**400}), "no float is as large"),
+    "another precision": (top(precision="exec"), "unknown config.precision"),
+    "a list for a config": (written(f"{STEP}/config/metadata", "[]"), "a list, where the keys"),
+    "a config without end": (written(f"{STEP}/config/metadata", DEEP), "recursion"),
+    "a codec without end": (written(f"{STEP}/codec/metadata", DEEP), "recursion"),
+    "a list for a codec": (written(f"{STEP}/codec/metadata", "[]"), "no codec"),
+    "a height of 10**9": (example(shape=[10**9, 8, 1]), "less than 67,108,864 values"),
+    "a negative height": (example(shape=[-8, 8, 1]), "whole numbers from 1 on"),
+    "a word for a shape": (example(shape="881"), "whole numbers from 1 on"),
+    "a dtype that is none": (example(dtype="os.system"), "unknown dtype"),
+    "a bound that is none": (example(high="x"), "bounds"),
+    "10**7 labels": (codec(labels=["x"] * 10**7), "at most 1,048,576 labels"),
+    "a number for labels": (codec(labels=10**9), "no codec"),
+    "a label of 10**6 characters": (codec(labels=["x" * 10**6] * 10), "of at most 1,000 characters"),
+    "a key that no codec has": (codec(decode="os.system"), "no codec of this version"),
+    "metadata without end": (written(f"{STEP}/_CHECKPOINT_METADATA", DEEP), "recursion"),
+    "descriptions of arrays without end": (written(f"{STEP}/state/_METADATA", DEEP), "recursion"),
+    "a list for descriptions of arrays": (written(f"{STEP}/state/_METADATA", "[]"), "cannot be read"),
+    "a type of array that is none": (leaves(value_type="os.system"), "cannot be read"),
+    "torn arrays": (shortened, "cannot be read"),
+    "a step of 60 digits": (lambda run: (run / "checkpoints" / ("9" * 60)).mkdir(), "no run has as many steps"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_spoilt_checkpoint_is_refused_in_a_few_short_lines_without_memory_or_time(name, run, capsys):
+    change, words = SPOILT[name]
+    change(run)
+    with confined():
+        assert cli.main(["sample", f"--ckpt={run}", "--num=2", "--nfe=4", f"--out={run}/out"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    said = next(index for index, line in enumerate(lines) if line.startswith("tinygen: "))
+    assert words in "\n".join(lines[said:])
+    assert len(lines) - said <= 3
+    assert max(map(len, lines[said:])) < 400
+
+
+@pytest.mark.parametrize("name", ["²", "٣٣", "0004", "3.tmp"])
+def test_a_folder_whose_name_is_no_step_is_none(name, run):
+    (run / "checkpoints" / name).mkdir()
+    assert cli.main(["sample", f"--ckpt={run}", "--num=2", "--nfe=4", f"--out={run}/out"]) == 0
+
+
+SPOILT_RUNS = {
+    "config.json without end": (written("config.json", DEEP), "config.json is damaged"),
+    "config.json is a list": (written("config.json", "[]"), "config.json: a list"),
+    "config.json with an unknown name": (written("config.json", '{"model": {"name": [1]}}'), "config.json: unknown model"),
+    "manifest.json without end": (written("manifest.json", DEEP), "manifest.json is damaged"),
+    "manifest.json is a list": (written("manifest.json", "[]"), "manifest.json is damaged"),
+    "a step of 60 digits": (lambda run: (run / "checkpoints" / ("9" * 60)).mkdir(), "no run has as many steps"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT_RUNS)
+def test_a_spoilt_run_is_not_gone_on_with(name, run):
+    settings = config.from_json((run / "config.json").read_text())
+    change, words = SPOILT_RUNS[name]
+    change(run)
+    with confined(), pytest.raises(UserError, match=words):
+        train.main(settings, str(run))
+
+
+def test_lines_of_metrics_that_are_none_are_taken_out(run):
+    strange = [DEEP, f'{{"step": {HUGE}}}', '{"step": "1"}', '{"step": NaN}', '{"step": 1e999}', "[]", "3", '{"loss": 1}', "\ud800"]
+    before = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_bytes("\n".join([*before, *strange]).encode("utf-8", "surrogatepass"))
+    settings = config.change(config.from_json((run / "config.json").read_text()), dict(train=dict(steps=4)))
+    assert train.main(settings, str(run)) == 0
+    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+
+
+TRAP = "trap_of_the_checkpoint"
+WATCHED = """
+import sys
+from tinygen import cli
+import jax
+trap, run, recipe = sys.argv[1:]
+found = []
+
+def hook(event, args):
+    if event == "pickle.find_class":
+        found.append((event, *args))
+    if event in ("import", "compile", "exec") and (trap in repr(args)[:10**5] or run in repr(args)[:10**5]):
+        found.append((event, repr(args)[:200]))
+
+sys.addaudithook(hook)
+status = [cli.main(words) for words in (
+    ["sample", f"--ckpt={run}", "--num=2", "--nfe=4", f"--out={run}/out"],
+    ["eval", f"--ckpt={run}"],
+    ["train", f"--config={recipe}", f"--workdir={run}"],
+    ["train", f"--config={recipe}", f"--config.init.ckpt={run}", f"--workdir={run}/other"],
+)]
+assert trap not in sys.modules
+print(status, found)
+"""
+
+
+def test_nothing_is_unpickled_imported_compiled_or_run_that_a_checkpoint_names(run, tmp_path):
+    for name in ("_CHECKPOINT_METADATA", "state/array_metadatas/process_0"):
+        path = run / STEP / name
+        text = path.read_text().replace("orbax.checkpoint._src.handlers.json_checkpoint_handler.Json", f"{TRAP}.")
+        path.write_text(text.replace('{"array_metadatas"', f'{{"type": "{TRAP}.Trap", "array_metadatas"'))
+    edited(f"{STEP}/manifest/metadata", lambda tree: tree.update(__reduce__=[f"{TRAP}.run", []], module=TRAP))(run)
+    assert TRAP in (run / STEP / "_CHECKPOINT_METADATA").read_text()
+    (tmp_path / f"{TRAP}.py").write_text("raise SystemExit('it was imported')")
+    tree = json.loads((run / "config.json").read_text())
+    tree["train"] |= {"steps": 4, "preview_num": 2}
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(f"from tinygen.config import base\n\ndef get_config(variant=''):\n    return base(**{tree!r})\n")
+    command = [sys.executable, "-c", WATCHED, TRAP, str(run), str(recipe)]
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}, timeout=400)
+    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] []"], done.stderr[-2000:]
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width, height):
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+
+
+def tiff(width, height):
+    tags = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8), (277, 3, 1, 1)]
+    tags += [(278, 4, 1, height), (279, 4, 1, 2**31)]
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+
+
+def vp8l(width, height):
+    body = b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14) + bytes(20)
+    return b"RIFF" + struct.pack("<I", 12 + len(body)) + b"WEBPVP8L" + struct.pack("<I", len(body)) + body
+
+
+BOMBS = {
+    "square.png": png(60_000, 60_000),
+    "long.png": png(2**31 - 1, 1),
+    "wide.jpg": b"\xff\xd8\xff\xc0" + struct.pack(">HBHHB", 17, 8, 65_535, 65_535, 3) + bytes([1, 17, 0, 2, 17, 0, 3, 17, 0]) + b"\xff\xd9",
+    "canvas.gif": b"GIF89a"
+    + struct.pack("<HH", 65_535, 65_535)
+    + bytes(3)
+    + b","
+    + struct.pack("<HHHHB", 0, 0, 65_535, 65_535, 0)
+    + b"\2\0;",
+    "first.webp": vp8l(16_383, 16_383),
+    "pages.tiff": tiff(10**6, 10**6),
+    "lines.ppm": b"P6 100000 100000 255\n" + bytes(30),
+    "info.bmp": b"BM" + struct.pack("<IHHI", 100, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 10**6, 10**6, 1, 24, 0, 0, 0, 0, 0, 0),
+    "text.png": png(20, 20)[:33] + chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(2**27))) + png(20, 20)[33:],
+    "program.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 99 99\n",  # which PIL would give to another program
+}
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = tmp_path / "pictures"
+    place.mkdir()
+    for index in range(2):
+        noise = np.random.default_rng(index).integers(0, 256, (20, 20, 3), np.uint8)
+        Image.fromarray(noise).save(place / f"{index}.png")
+    return place
+
+
+def source(path, label=""):
+    return folder(
+        path=str(path), size=8, fit="crop", channels=3, background="white", min_side=1, label=label, validation=0.5, flip=False
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_picture_whose_header_promises_too_much_is_left_out_before_it_takes_memory(name, pictures):
+    (pictures / name).write_bytes(BOMBS[name])
+    with confined():
+        found = source(pictures)
+    assert sum(map(len, found.splits.values())) == 2
+    assert any(f"1 of 3 files left out: {name!r}" in line for line in found.summary)
+
+
+def test_names_outside_of_the_folder_are_those_of_no_picture(pictures):
+    outside = [str(pictures.parent / "cache"), "../pictures/../secret.png", "/etc/passwd", "a/../../b", "\0", "x" * 10**5]
+    (pictures.parent / "secret.png").write_bytes((pictures / "0.png").read_bytes())
+    lines = [json.dumps({"file_name": name, "text": "told"}) for name in outside]
+    (pictures / "metadata.jsonl").write_text("\n".join(lines))
+    found = source(pictures)
+    assert any(
+        line.startswith(f"{len(outside)} entries of metadata.jsonl files are about images that are not there") for line in found.summary
+    )
+    assert found.splits["train"].captions(np.arange(1)) == [""]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (DEEP, "line 1: not JSON"),
+        ('{"file_name": "0.png", "text": "' + "x" * 2**21, "line 1: longer than 1,048,576 bytes"),
+        (json.dumps({"file_name": "0.png", "kind": "x" * 2000}), "'kind' has 2,000 characters, a label at most 1,000"),
+        ('{"file_name": "0.png", "kind": ' + HUGE + "}", "'kind' has 4,000 characters"),
+        ('{"file_name": "0.png", "kind": NaN}', "'kind' is no label"),
+        ('{"file_name": ["0.png"]}', "not a JSON object with a"),
+    ],
+    ids=range(6),
+)
+def test_an_absurd_description_is_refused_by_its_line(line, words, pictures):
+    (pictures / "metadata.jsonl").write_text(line)
+    with pytest.raises(UserError, match=words) as refused:
+        source(pictures, label="kind")
+    assert len(str(refused.value)) < 400
+
+
+def test_a_caption_of_absurd_length_counts_as_none(pictures, caplog):
+    for index in range(2):
+        (pictures / f"{index}.txt").write_text("x" * (2**20 + 1))
+    assert source(pictures).splits["train"].captions(np.arange(1)) == [""]
+    assert "more than 1,048,576 characters" in caplog.text
+
+
+def test_a_damaged_index_of_a_folder_is_made_anew(pictures):
+    source(pictures)
+    [index] = (pictures.parent / "cache").rglob("*.json")
+    index.write_text(DEEP)
+    assert any("was damaged" in line for line in source(pictures).summary)
+
+
+def test_a_report_of_a_spoilt_run_leaves_out_what_is_absurd(run, capsys):
+    for name in ("config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "eval.jsonl", "data.json"):
+        (run / name).write_text(f"{DEEP}\n")
+    (run / "samples").mkdir(exist_ok=True)
+    (run / "samples" / "3.png").write_bytes(png(9_600, 9_600))
+    (run / "samples" / f"{HUGE[:200]}.png").write_bytes(png(8, 8))
+    (run / "checkpoints" / "²").mkdir()
+    with confined():
+        assert cli.main(["report", f"--workdir={run}"]) == 0
+    said = capsys.readouterr().out
+    assert "config.json is damaged" in said
+    assert "3.png cannot be shown: Image size (92160000 pixels) exceeds limit" in said
+
+
+@pytest.mark.parametrize("name", ["someone:set", "huggingface:mnist/x:1.0.0", "a-b:c"])
+def test_a_tfds_set_of_a_namespace_is_refused_since_its_code_would_run(name):
+    with pytest.raises(UserError, match="brings its author's code"):
+        tfds_trust.check_name(name)
+
+
+@pytest.mark.parametrize("name", ["mnist", "mnist:3.0.1", "mnist:3.*.*", "c4/en:3.0.1", "avatars/micah:1.0.0"])
+def test_a_tfds_set_with_a_version_is_none_of_a_namespace(name):
+    tfds_trust.check_name(name)
+
+
+@pytest.mark.parametrize("tree", [{"pythonClassName": f"{TRAP}.Feature"}, {"a": [{"b": {"type": f"{TRAP}.Feature"}}]}])
+def test_a_prepared_set_with_features_of_other_modules_is_refused(tree, tmp_path):
+    (tmp_path / "features.json").write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="not TFDS's own"):
+        tfds_trust.check_classes(tmp_path)

@@ -1,0 +1,139 @@
+"""A watchdog over the loop: it says when nothing has moved for long, and what was being waited for.
+
+It only tells. A run that stands still may go on when a disk or a network comes back, and nothing of it is lost meanwhile.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NamedTuple, Self
+
+DEVICE = "the device"
+HINTS = {
+    "data": "Is the folder's disk or network slow?",
+    DEVICE: "Is another job on it?",
+    "saving": "Is the disk full or slow?",
+    "compiling": "Large models take long.",
+    "evaluating": "Is the held-out split large? config.train.eval_num takes part of it.",
+    "drawing samples": "Fewer of them, or fewer network evaluations, take less.",
+    "the other processes": "Is one gone?",
+}
+FRAMES = 3  # of our own that a message names, from the innermost out
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Mark(NamedTuple):
+    """Where the loop stands. Times are those of the monotonic clock: the other one jumps.
+
+    step: the last that has ended; None before the first
+    stepped: when it did
+    doing: what is waited for now
+    moved: when either changed last
+    """
+
+    step: int | None
+    stepped: float
+    doing: str
+    moved: float
+
+
+class Watchdog:
+    """While inside, a thread calls `tell(message)` when nothing has moved for `minutes`, again after twice as long, and so on; and once
+    more when a step ends after all. `minutes` 0: no thread.
+
+    To be entered, and told of steps, by the thread that it watches: each costs a few attributes, and no lock.
+    """
+
+    def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
+        self.limit = 60 * minutes
+        self._tell = tell
+        self._woken = threading.Event()  # a step ended after a stall, or all has
+        self._ended = False
+        self._stalled: Mark | None = None  # where the loop stood when it stood still
+        self._resumed = ""
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        now = time.monotonic()
+        self._mark = Mark(None, now, DEVICE, now)
+        self._watched = threading.get_ident()
+        if self.limit:
+            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)  # seconds; `tell` may hang on the disk that the run hangs on
+
+    def step(self, number: int) -> None:
+        """Step `number` has ended."""
+        now = time.monotonic()
+        self._mark = Mark(number, now, self._mark.doing, now)
+        if (stalled := self._stalled) is not None:
+            self._resumed = f"step {number} after a stall of {spoken(now - stalled.moved)}"
+            self._stalled = None
+            self._woken.set()
+
+    @contextlib.contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Names what the loop does while inside; outside of any it waits for the device."""
+        outer = self._mark.doing
+        self._mark = self._mark._replace(doing=what, moved=time.monotonic())
+        try:
+            yield
+        finally:
+            self._mark = self._mark._replace(doing=outer, moved=time.monotonic())
+
+    def _watch(self) -> None:
+        mark, patience = self._mark, self.limit
+        while True:
+            woken = self._woken.wait(max(0.0, mark.moved + patience - time.monotonic()))
+            if self._ended:
+                return
+            if woken:
+                self._woken.clear()
+                self._tell(self._resumed)
+            elif self._mark is mark:
+                fresh = self._stalled is None
+                self._stalled = self._stalled or mark
+                if self._mark is mark:  # still, now that `step` would see that the loop has stalled
+                    self._tell(self._described(mark))
+                    patience *= 2
+                elif fresh:
+                    self._stalled = None
+            if self._mark is not mark:
+                mark, patience = self._mark, self.limit
+
+    def _described(self, mark: Mark) -> str:
+        now = time.monotonic()
+        after = "since the start" if mark.step is None else f"after step {mark.step}"
+        since = time.strftime("%H:%M", time.localtime(time.time() - (now - mark.moved)))
+        where = place(sys._current_frames().get(self._watched))
+        doing = mark.doing if mark.doing.partition(" ")[0].endswith("ing") else f"waiting for {mark.doing}"
+        said = f"no step for {spoken(now - mark.stepped)} {after}: {doing} since {since}{where and f', in {where}'}"
+        return " ".join(filter(None, [f"{said}.", HINTS.get(mark.doing)]))
+
+
+def place(frame: FrameType | None) -> str:
+    """The innermost frames of a stack that are this package's: "tinygen/feed.py:118, tinygen/train.py:103". "" where there are none."""
+    found: list[str] = []
+    while frame is not None and len(found) < FRAMES:
+        path = frame.f_code.co_filename
+        if path.startswith(HERE + os.sep):
+            found.append(f"{os.path.relpath(path, os.path.dirname(HERE))}:{frame.f_lineno}")
+        frame = frame.f_back
+    return ", ".join(found)
+
+
+def spoken(seconds: float) -> str:
+    """A time in the unit that suits it: 40 seconds, 14 minutes, 3.5 hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
