@@ -23,6 +23,7 @@ LEVELS = [
     {"sample"},
     {"feed"},
     {"build", "record", "runtime"},
+    {"rundir"},
     {"checkpoint", "writers", "footprint"},
     {"state"},
     {"optim", "arrays", "hlo"},
@@ -31,7 +32,7 @@ LEVELS = [
     {"keys", "cluster", "models.products", "flops"},
     {"errors"},
 ]
-SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "feed", "sample", "evaluate", "checkpoint", "report.run"}
+SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "feed", "sample", "evaluate", "checkpoint", "rundir", "report.run"}
 
 
 def name_of(path):

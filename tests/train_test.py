@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tinygen
-from tinygen import build, checkpoint, media, runtime, train
+from tinygen import build, checkpoint, media, rundir, runtime, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
@@ -214,7 +214,7 @@ def test_a_workdir_whose_run_never_began_takes_other_data(curve, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     source = build.data_source(curve())
-    checkpoint.describe_run(checkpoint.epath.Path(workdir), source.codec, checkpoint.make_manifest("other data", 1, 1))
+    rundir.describe_run(checkpoint.epath.Path(workdir), source.codec, rundir.make_manifest("other data", 1, 1))
     assert train.main(curve(train=dict(steps=2)), str(workdir)) == 0
     assert json.loads((workdir / "manifest.json").read_text())["data_fingerprint"] == source.fingerprint
 

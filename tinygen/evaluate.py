@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen import build, checkpoint, processes
+from tinygen import build, checkpoint, processes, rundir
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -36,7 +36,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
 def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict[str, float]) -> None:
     """Prints the metrics and appends them to the run's eval.jsonl."""
     line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
-    checkpoint.append(saved.workdir / "eval.jsonl", json.dumps(line))
+    rundir.append(saved.workdir / "eval.jsonl", json.dumps(line))
     width = max(map(len, values))
     print(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
     print("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import media
-from tinygen.checkpoint import append, write_whole
 from tinygen.processes import leads
+from tinygen.rundir import append, write_whole
 from tinygen.writers import extra_writers
 
 

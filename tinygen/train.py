@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, media, processes, runtime
+from tinygen import build, checkpoint, footprint, media, processes, rundir, runtime
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -56,7 +56,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     build.check_batch_size(config, parts.layout)
     with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
         check_same_data(folder, source.fingerprint)
-        config = checkpoint.claim_together(folder, config)
+        config = rundir.claim_together(folder, config)
         state = run(config, folder, source, parts, stop, origin=origin)
         return stop.status if int(state.step) < config.train.steps else 0
 
@@ -80,7 +80,7 @@ def run(
     jitted, argument = build.train_call(fed, parts, graphdef, shardings)
     with jax.set_mesh(layout.mesh), checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every) as manager:
         operations = flops(products(jitted, abstract, argument))
-        manifest = checkpoint.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
+        manifest = rundir.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = manager.latest_step() or 0
         processes.agree("the newest checkpoint", str(start))
         weights, weights_from = initial_weights(config, abstract, shardings) if config.init.ckpt and not start else (None, {})
@@ -92,7 +92,7 @@ def run(
         with Record(workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config)) as record:
             batches = device_calls(fed, source, parts, int(state.guard["attempt"]), start, record.waiting)
             announce(workdir, state, start, steps, source)
-            checkpoint.note(
+            rundir.note(
                 workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
             )
             show_data(workdir, source, train.preview_num)
@@ -103,7 +103,7 @@ def run(
                 manifest |= taken.facts()
                 logging.info("%s", "\n".join(taken.lines()))
             if not start:
-                checkpoint.describe_run(workdir, source.codec, manifest)
+                rundir.describe_run(workdir, source.codec, manifest)
             pending: Pending | None = None
             signalled = processes.Largest(layout.mesh)
             for now in calls(fed, start):
@@ -115,7 +115,7 @@ def run(
                     # With several processes only this one knows, and the others cannot be made to save.
                     if done > (manager.latest_step() or 0) and processes.count() == 1:
                         checkpoint.save(manager, done, state, config, source.codec, manifest)
-                    checkpoint.note(workdir, done, "stopped", reason=str(error))
+                    rundir.note(workdir, done, "stopped", reason=str(error))
                     raise
                 state, metrics = take_step(state, given)
                 # The previous call's numbers are read while this one runs: no accelerator ever waits for the host.
@@ -146,16 +146,16 @@ def run(
                     break
             manager.wait_until_finished()
             if stop.number == runtime.FAULT:  # what was learnt is saved; closing the record raises the error where it arose
-                checkpoint.note(workdir, int(state.step), "stopped", reason=str(record.later.failure() or "another process cannot write"))
+                rundir.note(workdir, int(state.step), "stopped", reason=str(record.later.failure() or "another process cannot write"))
         if stop.number == runtime.FAULT:
             raise UserError("another process could not write what a run leaves, and says why. The state is saved.")
         reached = int(state.step)
         if reached < steps:
-            checkpoint.note(workdir, reached, "stopped", signal=stop.name)
+            rundir.note(workdir, reached, "stopped", signal=stop.name)
             logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
         else:
             if reached > start:
-                checkpoint.note(workdir, reached, "finished")
+                rundir.note(workdir, reached, "finished")
             after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
             logging.info("Done: %d steps in %s. %s", reached, workdir, after)
     return state
@@ -224,12 +224,12 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
     rows = [{"caption": caption} if caption else {} for caption in examples.captions(indices)]
     for row, label in zip(rows, batch.get("label", []), strict=False):
         row["label"] = codec.labels[label]
-    checkpoint.write_whole(workdir / "data.json", json.dumps(rows, indent=1) + "\n")
+    rundir.write_whole(workdir / "data.json", json.dumps(rows, indent=1) + "\n")
 
 
 def check_same_data(workdir: epath.Path, fingerprint: str) -> None:
     """Raises UserError where a run that has saved a checkpoint began on other data."""
-    stored = checkpoint.read_manifest(workdir) if checkpoint.saved_steps(workdir) else None
+    stored = rundir.read_manifest(workdir) if checkpoint.saved_steps(workdir) else None
     if stored is not None and stored["data_fingerprint"] != fingerprint:
         raise UserError(
             f"{workdir}: the data have changed since this run began ({stored['data_fingerprint']} -> {fingerprint}).\n"

@@ -1,0 +1,87 @@
+import json
+import platform
+
+import jax
+import pytest
+from etils import epath
+
+from tinygen import config as schema
+from tinygen import rundir
+from tinygen.errors import UserError
+
+
+def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):
+    config = rundir.claim(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30)))
+    assert config.optim.decay_steps == 30
+    assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), config) == {}
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+def begin(workdir, config):
+    """The workdir of a run with `config` that got past its first step."""
+    rundir.claim(workdir, config)
+    (workdir / "metrics.jsonl").write_text('{"step": 1}\n')
+    return workdir
+
+
+def test_a_run_that_never_took_a_step_leaves_its_workdir_free(tiny, tmp_path):
+    workdir = epath.Path(tmp_path)
+    rundir.claim(workdir, tiny(optim=dict(decay_steps=0)))
+    (workdir / "metrics.jsonl").write_text("")
+    claimed = rundir.claim(workdir, tiny(seed=1, optim=dict(decay_steps=0), train=dict(steps=30)))
+    assert (claimed.seed, claimed.optim.decay_steps) == (1, 30)
+    assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), claimed) == {}
+
+
+def test_training_longer_keeps_the_schedule_that_was_walked(tiny, tmp_path):
+    workdir, long = begin(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30))), dict(steps=90)
+    for _ in range(2):  # the second time from the config.json that the first time changed
+        assert rundir.claim(workdir, tiny(optim=dict(decay_steps=0), train=long)).optim.decay_steps == 30
+    with pytest.raises(UserError, match=r"optim.decay_steps: 30 -> 90"):
+        rundir.claim(workdir, tiny(optim=dict(decay_steps=90), train=long))
+
+
+def test_resume_keys_may_change_and_each_change_is_recorded(tiny, tmp_path):
+    workdir = begin(epath.Path(tmp_path), tiny())
+    claimed = rundir.claim(workdir, tiny(train=dict(steps=50), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
+    rundir.claim(workdir, tiny(train=dict(steps=60), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
+    assert (claimed.train.steps, claimed.mesh.fsdp) == (50, 2)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["step"], event["event"]) for event in events] == [(0, "config"), (0, "config")]
+    assert [event["changes"] for event in events] == [
+        {
+            "mesh.fsdp": {"from": 1, "to": 2},
+            "objective.guidance_interval": {"from": [0.0, 1.0], "to": [0.2, 0.8]},
+            "train.steps": {"from": 20, "to": 50},
+        },
+        {"train.steps": {"from": 50, "to": 60}},
+    ]
+
+
+def test_other_keys_may_not_change_and_the_refusal_names_them_with_their_values(tiny, tmp_path):
+    workdir = begin(epath.Path(tmp_path), tiny())
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(UserError) as refused:
+        rundir.claim(workdir, tiny(seed=1, optim=dict(lr=1e-4), train=dict(steps=50)))
+    assert "(optim.lr: 0.002 -> 0.0001; seed: 0 -> 1)" in str(refused.value)  # and not train.steps, which may
+    assert str(tmp_path) in str(refused.value)
+    assert (tmp_path / "config.json").read_text() == before
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+def test_a_long_list_of_differences_is_cut_short(tiny, curve, tmp_path):
+    begin(epath.Path(tmp_path), tiny())
+    with pytest.raises(UserError, match=r"; and \d+ more\)") as refused:
+        rundir.claim(epath.Path(tmp_path), curve())
+    assert len(str(refused.value).splitlines()) == 2
+
+
+def test_a_manifest_says_what_the_run_was_made_with():
+    manifest = rundir.make_manifest("fingerprint of the data", 1234, 5678)
+    assert manifest["versions"]["python"] == platform.python_version()
+    assert manifest["versions"]["jax"] == jax.__version__
+    assert set(rundir.PACKAGES) <= set(manifest["versions"])
+    assert (manifest["device_kind"], manifest["device_count"], manifest["process_count"]) == ("cpu", 8, 1)
+    assert (manifest["data_fingerprint"], manifest["parameters"]) == ("fingerprint of the data", 1234)
+    assert isinstance(manifest["revision"], str)
+    assert json.loads(json.dumps(manifest)) == manifest

@@ -1,0 +1,142 @@
+"""What a run's folder holds beside its checkpoints: config.json, manifest.json, codec/, events.jsonl; and whose folder it is."""
+
+import json
+import platform
+import secrets
+import subprocess
+import time
+from importlib import metadata
+from typing import Any
+
+import jax
+from etils import epath
+
+from tinygen import config as schema
+from tinygen.checkpoint import saved_steps
+from tinygen.config import Config
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+from tinygen.processes import from_lead, leads, wait_for_all
+
+PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def write_whole(path: epath.Path, text: str) -> None:
+    """Writes a file in one piece: a process killed here, or a full disk, leaves the old one."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def append(path: epath.Path, line: str) -> None:
+    """Adds a line to a text file. Object stores (gs://) know only whole files: there it is read and written anew."""
+    if "://" in str(path):
+        path.write_text(f"{path.read_text() if path.exists() else ''}{line}\n")
+        return
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+
+
+def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
+    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it."""
+    if leads():
+        append(workdir / "events.jsonl", json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}))
+
+
+def read_json(path: epath.Path) -> Any:
+    """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
+    try:
+        return json.loads(path.read_text()) if path.exists() else None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): put it back, or give another --workdir") from error
+
+
+def claim_together(workdir: epath.Path, config: Config) -> Config:
+    """`claim` by process 0 for all of them. Raises UserError where they were started differently, or don't see the same folder."""
+    theirs = schema.from_json(from_lead("configuration", lambda: schema.to_json(config)))
+    differing = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(theirs, config).items() if key != "distributed"]
+    if differing:
+        raise UserError(f"the processes of this run have different configurations (process 0 -> this one: {'; '.join(differing[:6])})")
+    wait_for_all("compared")  # before anything is written
+    token, mark = from_lead("token", lambda: secrets.token_hex(8)), workdir / ".processes"
+    if leads() and jax.process_count() > 1:
+        mark.write_text(token)
+    claimed = schema.from_json(from_lead("claimed", lambda: schema.to_json(claim(workdir, config))))
+    if not leads() and not (mark.exists() and mark.read_text() == token):
+        raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
+    return schema.change(claimed, {"distributed": config.distributed})
+
+
+def claim(workdir: epath.Path, config: Config) -> Config:
+    """The configuration to run with: the given one, unless the workdir holds another run's (one that got past its first step).
+
+    Only [resume] keys may differ from the stored config.json; the changes are noted in events.jsonl.
+    Raises UserError with the differences otherwise.
+    """
+    path = workdir / "config.json"
+    metrics = workdir / "metrics.jsonl"
+    steps = saved_steps(workdir)
+    begun = steps or (metrics.exists() and metrics.read_text())
+    tree = read_json(path) if begun else None
+    stored = schema.base(**tree) if tree is not None else None
+    with config.unlocked():
+        # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
+        config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
+    if stored is not None:
+        changes = schema.difference(stored, config)
+        refused = [f"{key}: {old} -> {new}" for key, (old, new) in changes.items() if not schema.may_change(key, config)]
+        if refused:
+            shown = "; ".join(refused[:6]) + (f"; and {len(refused) - 6} more" if len(refused) > 6 else "")
+            raise UserError(
+                f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it."
+            )
+        if changes:
+            note(
+                workdir, steps[-1] if steps else 0, "config", changes={key: {"from": old, "to": new} for key, (old, new) in changes.items()}
+            )
+    write_whole(path, schema.to_json(config))
+    return config
+
+
+def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:
+    """What the run was made with: versions, revision, devices, data, size."""
+    devices = jax.devices()
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+            versions[package] = "unknown"
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "revision": _revision(),
+        "device_kind": devices[0].device_kind,
+        "device_count": len(devices),
+        "process_count": jax.process_count(),
+        "data_fingerprint": fingerprint,
+        "parameters": parameters,
+        "flops_per_step": flops_per_step,
+    }
+
+
+def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) -> None:
+    """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program. Process 0 does."""
+    if not leads():
+        return
+    write_whole(workdir / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+    (workdir / "codec").mkdir(exist_ok=True)
+    write_whole(workdir / "codec" / "codec.json", json.dumps(codec.to_json(), indent=2) + "\n")
+
+
+def read_manifest(workdir: epath.Path) -> dict[str, Any] | None:
+    return read_json(workdir / "manifest.json")
+
+
+def _revision() -> str:
+    try:
+        here = epath.Path(__file__).parent
+        return subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
