@@ -1,8 +1,10 @@
 """What the cases of `faults` share: runs that were trained once, and a case that trains, checks and remembers what was said."""
 
+import json
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 from tortures import show
 from tortures.compare import differences, lines, wrong_sums
 from tortures.kills import begun
-from tortures.runs import Broken, Run, Setup, finish, torn, whole
+from tortures.runs import LOOKS, Broken, Run, Setup, finish, torn, whole
 
 SHOWN = 160  # characters of a line in a table
 
@@ -94,25 +96,27 @@ class Case:
 
 
 def _events(workdir: Path) -> list[dict[str, Any]]:
-    import json
-
     path = workdir / "events.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def make_scene(setup: Setup, folder: Path) -> Scene:
     reference = folder / "uninterrupted"
-    finish(setup, reference)
+    seconds = finish(setup, reference).seconds
+    show(f"uninterrupted: {seconds:.1f} s")
     return Scene(setup, reference, stop(setup, folder / "stopped", setup.steps * 4 // 5))
 
 
 def stop(setup: Setup, workdir: Path, step: int, **environment: str) -> Path:
-    """A run killed some steps after it began to save `step`, when that was done. Raises Broken where this cannot be had."""
+    """A run killed outside a save, some steps after `step`, with two complete checkpoints. Raises Broken where this cannot be had."""
     for _ in range(5):
         with Run(setup, workdir, **environment) as run:
-            run.until(step + setup.checkpoint_every // 2)
+            run.until(step)
+            while (torn(workdir) or len(whole(workdir)) < 2) and run.processes[0].running:
+                time.sleep(LOOKS)
             run.signal(signal.SIGKILL)
-        if not torn(workdir) and len(whole(workdir)) > 1 and lines(workdir)[-1].get("step", setup.steps) < setup.steps:
+            killed = run.wait() == [-signal.SIGKILL]
+        if killed and not torn(workdir) and len(whole(workdir)) > 1 and lines(workdir)[-1].get("step", 0) > whole(workdir)[-1]:
             return workdir
         shutil.rmtree(workdir)
     raise Broken(f"no run could be killed between step {step} and its end, and outside a save")

@@ -7,12 +7,14 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tortures import mounts
-from tortures.cases import Case, Skipped, stop
-from tortures.runs import Run, finish, whole
+from tortures.cases import Case, Skipped
+from tortures.runs import LOOKS, Run, finish, torn, whole
 
 FEW = 400_000  # bytes: less than a checkpoint
 MOST = 16_000  # bytes of a file: less than metrics.jsonl has when the limit comes
@@ -93,20 +95,36 @@ def no_place_for_pictures(case: Case) -> None:
 
 
 def jumping_clock(case: Case) -> None:
-    """the time of day jumps by 29 hours forth and back (a preloaded library), with a kill and a second start under it"""
-    library = case.workdir.with_suffix(".so")
+    """the time of day jumps by 29 hours forth and back, also in the midst of a save; then a kill, and a second start two days earlier"""
+    library, clock = case.workdir.with_suffix(".so"), case.workdir.with_suffix(".clock")
     compiler = shutil.which("cc")
     if compiler is None:
         raise Skipped("no C compiler")
     built = subprocess.run([compiler, "-shared", "-fPIC", "-o", library, Path(__file__).with_name("clock.c"), "-ldl"], capture_output=True)
     if built.returncode:
         raise Skipped("the library could not be compiled")
-    stop(case.setup, case.workdir, case.setup.steps * 3 // 5, LD_PRELOAD=str(library))
-    newest = whole(case.workdir)[-1]
-    said = case.train(LD_PRELOAD=str(library))
-    hours = {line[:2] for line in said.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)}
+    clock.write_bytes(bytes(8))
+
+    def shift(hours: int) -> None:
+        with clock.open("r+b") as file:  # in place: the process has it in its memory
+            file.write((hours * 3600).to_bytes(8, sys.byteorder, signed=True))
+
+    environment = dict(LD_PRELOAD=str(library), TORTURE_CLOCK=str(clock))
+    with case.start(**environment) as run:
+        for fifth, hours in ((1, 29), (2, -29), (3, 0)):
+            run.until(case.setup.steps * fifth // 5 + case.setup.checkpoint_every // 2)
+            shift(hours)
+        while not torn(case.workdir) and run.processes[0].running:
+            time.sleep(LOOKS)
+        shift(29)
+        run.until(case.setup.steps * 4 // 5)
+        run.signal(signal.SIGKILL)
+        case.check("killed before its end", run.wait() == [-signal.SIGKILL])
+    hours = {line[:2] for line in run.said.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)}
     case.check("the clock jumped", len(hours) > 2)
-    case.goes_on_from(said, newest)
+    newest = max(whole(case.workdir), default=0)
+    shift(-29)
+    case.goes_on_from(case.train(**environment), newest)
     case.equals()
 
 
