@@ -15,7 +15,7 @@ from tortures.compare import differences, lines, wrong_sums
 from tortures.kills import begun
 from tortures.runs import LOOKS, Broken, Run, Setup, finish, torn, whole
 
-SHOWN = 160  # characters of a line in a table
+SHOWN = 240  # characters of what a process said last, in a table
 
 
 class Skipped(Exception):
@@ -59,9 +59,12 @@ class Case:
     def end(self, run: Run, status: int = 0) -> str:
         """Waits for a run, whose exit status must be this one; what it said."""
         found = run.wait()
-        self.said.append(run.last())
+        self.heard(run)
         self.check(f"exit status {status}" if found == [status] else f"exit status {found} in place of {status}", found == [status])
         return run.said
+
+    def heard(self, run: Run) -> None:
+        self.said.append(run.last().replace(f"{self.workdir.parent}/", ""))
 
     def train(self, status: int = 0, **environment: str) -> str:
         """The same command once more, to its end; what it said."""
@@ -165,8 +168,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     """What a person reads, in Markdown."""
     rows = ["| fault | injected | the program's last words | checked | verdict |", "|---|---|---|---|---|"]
     for name, result in results.items():
-        said = "<br>".join(words.replace("|", "/")[-SHOWN:] for words in result["said"])
-        rows.append(f"| {name} | {result['injected']} | {said} | {'; '.join(dict.fromkeys(result['checked']))} | {verdict(result)} |")
+        said = "<br>".join(words[-SHOWN:] for words in result["said"])
+        cells = [name, result["injected"], said, "; ".join(dict.fromkeys(result["checked"])), verdict(result)]
+        rows.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(rows)
 
 

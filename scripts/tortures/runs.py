@@ -154,7 +154,7 @@ class Run:
     def said(self) -> str:
         return "\n".join(process.said for process in self.processes)
 
-    def last(self, lines: int = 3) -> str:
+    def last(self, lines: int = 2) -> str:
         """The last lines that are not a step's numbers, on one."""
         return " | ".join([line for line in self.said.splitlines() if line.strip() and not STEP.search(line)][-lines:])
 

@@ -6,6 +6,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,7 +49,7 @@ def file_size_limit(case: Case) -> None:
         run.until(last + case.setup.checkpoint_every // 2)
         resource.prlimit(run.processes[0].child.pid, resource.RLIMIT_FSIZE, (MOST, resource.RLIM_INFINITY))
         said = case.end(run, status=2)
-    case.refused(said, str(case.workdir))
+    case.refused(said, "save")
     newest = max(whole(case.workdir), default=0)
     case.check(f"the newest checkpoint is {newest}", newest >= last - case.setup.checkpoint_every)
     case.intact([newest])
@@ -137,8 +138,8 @@ def neighbour(case: Case) -> None:
         run.signal(signal.SIGTERM)
         run.signal(signal.SIGCONT)
         case.end(run, status=128 + signal.SIGTERM)
-    pid = str(run.processes[0].child.pid)
-    case.refused(second, pid)
+    case.refused(second, str(run.processes[0].child.pid))
+    case.check("the host is named", socket.gethostname() in second)
     stopped = max(whole(case.workdir), default=0)
     case.check("the state is saved where it stopped", stopped >= case.setup.steps // 5)
     case.goes_on_from(case.train(), stopped)
