@@ -5,7 +5,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,8 +53,8 @@ class Case:
     def folder(self, step: int) -> Path:
         return self.workdir / "checkpoints" / str(step)
 
-    def start(self, **environment: str) -> Run:
-        return Run(self.setup, self.workdir, **environment)
+    def start(self, environment: Mapping[str, str] | None = None) -> Run:
+        return Run(self.setup, self.workdir, environment)
 
     def end(self, run: Run, status: int = 0) -> str:
         """Waits for a run, whose exit status must be this one; what it said."""
@@ -66,9 +66,9 @@ class Case:
     def heard(self, run: Run) -> None:
         self.said.append(run.last().replace(f"{self.workdir.parent}/", ""))
 
-    def train(self, status: int = 0, **environment: str) -> str:
+    def train(self, status: int = 0, environment: Mapping[str, str] | None = None) -> str:
         """The same command once more, to its end; what it said."""
-        with self.start(**environment) as run:
+        with self.start(environment) as run:
             return self.end(run, status)
 
     def refused(self, said: str, name: str) -> None:
@@ -110,10 +110,10 @@ def make_scene(setup: Setup, folder: Path) -> Scene:
     return Scene(setup, reference, stop(setup, folder / "stopped", setup.steps * 4 // 5))
 
 
-def stop(setup: Setup, workdir: Path, step: int, **environment: str) -> Path:
+def stop(setup: Setup, workdir: Path, step: int) -> Path:
     """A run killed outside a save, some steps after `step`, with two complete checkpoints. Raises Broken where this cannot be had."""
     for _ in range(5):
-        with Run(setup, workdir, **environment) as run:
+        with Run(setup, workdir) as run:
             run.until(step)
             while (torn(workdir) or len(whole(workdir)) < 2) and run.processes[0].running:
                 time.sleep(LOOKS)

@@ -91,7 +91,7 @@ def garbage_in_the_cache(case: Case) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(os.urandom(1000))
     case.check("there were compiled programs", bool(compiled(home)))
-    case.goes_on_from(case.train(XDG_CACHE_HOME=str(home)), whole(case.stopped)[-1])
+    case.goes_on_from(case.train(environment={"XDG_CACHE_HOME": str(home)}), whole(case.stopped)[-1])
     case.equals()
 
 
@@ -102,7 +102,7 @@ def full_cache(case: Case) -> None:
     case.begin_stopped()
     home = case.workdir.with_name(f"{case.workdir.name}-cache")
     with mounts.small_disk(home, 1), mounts.filled(home):
-        said = case.train(XDG_CACHE_HOME=str(home))
+        said = case.train(environment={"XDG_CACHE_HOME": str(home)})
     case.check("it says that programs are not kept", "compiled programs are not kept" in said)
     case.goes_on_from(said, whole(case.stopped)[-1])
     case.equals()

@@ -17,7 +17,7 @@ from typing import Any
 from tortures import REPOSITORY
 
 TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
-LIMIT = 300  # seconds, after which a run counts as hanging
+LIMIT = 600  # seconds, after which a run counts as hanging
 STEP = re.compile(r"\[(\d+)\] .*\bloss=")  # the log's line of a step
 LOOKS = 0.001  # seconds between two looks at a folder
 
@@ -99,9 +99,12 @@ class Process:
 
 
 class Run:
-    """The processes of one `tinygen train`; those that still run are killed at the end of the block."""
+    """The processes of one `tinygen train`; those that still run are killed at the end of the block.
 
-    def __init__(self, setup: Setup, workdir: Path, **environment: str):
+    environment: variables besides those of the setup
+    """
+
+    def __init__(self, setup: Setup, workdir: Path, environment: Mapping[str, str] | None = None):
         self.began = time.monotonic()
         command, words = setup.command(workdir), [""]
         if setup.processes > 1:
@@ -109,7 +112,7 @@ class Run:
                 free.bind(("127.0.0.1", 0))
                 address = f"127.0.0.1:{free.getsockname()[1]}"
             words = [f"{address},{setup.processes},{index}" for index in range(setup.processes)]
-        whole = setup.environment() | environment
+        whole = setup.environment() | dict(environment or {})
         self.processes = [Process([*command, f"--config.distributed={word}"], whole) for word in words]
 
     def __enter__(self) -> "Run":
@@ -159,9 +162,9 @@ class Run:
         return " | ".join([line for line in self.said.splitlines() if line.strip() and not STEP.search(line)][-lines:])
 
 
-def finish(setup: Setup, workdir: Path, **environment: str) -> Run:
+def finish(setup: Setup, workdir: Path) -> Run:
     """A run that has ended with status 0. Raises Broken for another one."""
-    with Run(setup, workdir, **environment) as run:
+    with Run(setup, workdir) as run:
         statuses = run.wait()
     if any(statuses):
         raise Broken(f"{workdir.name}: exit status {statuses}: {run.last()}")

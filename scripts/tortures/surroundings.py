@@ -111,7 +111,7 @@ def jumping_clock(case: Case) -> None:
             file.write((hours * 3600).to_bytes(8, sys.byteorder, signed=True))
 
     environment = dict(LD_PRELOAD=str(library), TORTURE_CLOCK=str(clock))
-    with case.start(**environment) as run:
+    with case.start(environment) as run:
         for fifth, hours in ((1, 29), (2, -29), (3, 0)):
             run.until(case.setup.steps * fifth // 5 + case.setup.checkpoint_every // 2)
             shift(hours)
@@ -125,7 +125,7 @@ def jumping_clock(case: Case) -> None:
     case.check("the clock jumped", len(hours) > 2)
     newest = max(whole(case.workdir), default=0)
     shift(-29)
-    case.goes_on_from(case.train(**environment), newest)
+    case.goes_on_from(case.train(environment=environment), newest)
     case.equals()
 
 
