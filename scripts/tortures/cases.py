@@ -43,8 +43,11 @@ class Case:
         self.checked: list[str] = []
         self.failures: list[str] = []
 
-    def check(self, what: str, holds: bool) -> None:
-        (self.checked if holds else self.failures).append(what)
+    def check(self, what: str, holds: bool, found: str = "") -> None:
+        if holds:
+            self.checked.append(what)
+        else:
+            self.failures.append(f"not {what}" + (f" but {found}" if found else ""))
 
     def begin_stopped(self) -> None:
         """The workdir is now that of the run that was killed."""
@@ -60,7 +63,7 @@ class Case:
         """Waits for a run, whose exit status must be this one; what it said."""
         found = run.wait()
         self.heard(run)
-        self.check(f"exit status {status}" if found == [status] else f"exit status {found} in place of {status}", found == [status])
+        self.check(f"exit status {status}", found == [status], str(found[0]))
         return run.said
 
     def heard(self, run: Run) -> None:
@@ -77,7 +80,7 @@ class Case:
         self.check(f"one or two lines that name {name}", len(words.splitlines()) <= 2 and name in words and "Traceback" not in said)
 
     def goes_on_from(self, said: str, step: int) -> None:
-        self.check(f"goes on from {step}" if begun(said) == step else f"goes on from {begun(said)} in place of {step}", begun(said) == step)
+        self.check(f"going on from {step}", begun(said) == step, f"from {begun(said)}")
 
     def intact(self, steps: list[int]) -> None:
         """These checkpoints are there, each with the sums of its files."""
@@ -85,7 +88,7 @@ class Case:
             word for word in wrong_sums(self.workdir) if word.partition(" ")[0].partition(":")[0] in {f"checkpoints/{n}" for n in steps}
         ]
         missing = [step for step in steps if step not in whole(self.workdir)]
-        self.check(f"checkpoints {steps} intact" + (f": {missing} missing; {wrong}" if missing or wrong else ""), not missing and not wrong)
+        self.check(f"checkpoints {steps} intact", not missing and not wrong, f"{missing} missing, {wrong}")
 
     def equals(self, all_pictures: bool = True, reference: Path | None = None) -> None:
         """The finished run is what an uninterrupted one is, its checkpoints have their sums, and each step's numbers stand once."""

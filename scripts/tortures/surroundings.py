@@ -51,7 +51,7 @@ def file_size_limit(case: Case) -> None:
         said = case.end(run, status=2)
     case.refused(said, "save")
     newest = max(whole(case.workdir), default=0)
-    case.check(f"the newest checkpoint is {newest}", newest >= last - case.setup.checkpoint_every)
+    case.check("a checkpoint just before the limit", newest >= last - case.setup.checkpoint_every, str(newest))
     case.intact([newest])
     case.goes_on_from(case.train(), newest)
     case.equals()
@@ -72,7 +72,7 @@ def vanished_image(case: Case) -> None:
     case.refused(said, image.name)
     away.rename(image)
     stopped = max(whole(case.workdir), default=0)
-    case.check("the state is saved where it stopped", stopped >= case.setup.steps // 5)
+    case.check("saved where it stopped", stopped >= case.setup.steps // 5)
     case.goes_on_from(case.train(), stopped)
     case.equals(reference=folder)
 
@@ -86,10 +86,10 @@ def no_place_for_pictures(case: Case) -> None:
         samples.touch()
         said = case.end(run)
     case.check(
-        "it says that a picture could not be written",
+        "a line that a picture could not be written",
         re.search(r"samples\b.*(exist|[Nn]ot a directory|cannot|could not)", said) is not None,
     )
-    case.check("earlier pictures are there", any(away.iterdir()))
+    case.check("earlier pictures there", any(away.iterdir()))
     samples.unlink()
     away.rename(samples)
     case.equals(all_pictures=False)
@@ -122,7 +122,7 @@ def jumping_clock(case: Case) -> None:
         run.signal(signal.SIGKILL)
         case.check("killed before its end", run.wait() == [-signal.SIGKILL])
     hours = {line[:2] for line in run.said.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)}
-    case.check("the clock jumped", len(hours) > 2)
+    case.check("a clock that jumped", len(hours) > 2)
     newest = max(whole(case.workdir), default=0)
     shift(-29)
     case.goes_on_from(case.train(environment=environment), newest)
@@ -139,9 +139,9 @@ def neighbour(case: Case) -> None:
         run.signal(signal.SIGCONT)
         case.end(run, status=128 + signal.SIGTERM)
     case.refused(second, str(run.processes[0].child.pid))
-    case.check("the host is named", socket.gethostname() in second)
+    case.check("the host named", socket.gethostname() in second)
     stopped = max(whole(case.workdir), default=0)
-    case.check("the state is saved where it stopped", stopped >= case.setup.steps // 5)
+    case.check("saved where it stopped", stopped >= case.setup.steps // 5)
     case.goes_on_from(case.train(), stopped)
     case.equals()
 
@@ -176,7 +176,7 @@ def unwritable(case: Case, fault: Callable[[], contextlib.AbstractContextManager
 
 def unsaved_and_equal(case: Case) -> None:
     """The run went on over saves that failed, noted them, and is whole."""
-    case.check("events.jsonl says what was not saved", bool(case.events("unsaved")))
+    case.check("events.jsonl with what was not saved", bool(case.events("unsaved")))
     case.equals(all_pictures=False)
 
 
