@@ -67,6 +67,9 @@ class Case:
         return run.said
 
     def heard(self, run: Run) -> None:
+        """Remembers what a run said last, and keeps all of it beside the workdir."""
+        with self.workdir.with_suffix(".log").open("a") as file:
+            file.write(f"{run.said}\n")
         self.said.append(run.last().replace(f"{self.workdir.parent}/", ""))
 
     def train(self, status: int = 0, environment: Mapping[str, str] | None = None) -> str:

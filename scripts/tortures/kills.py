@@ -129,6 +129,7 @@ def go_on(setup: Setup, known: Reference, workdir: Path, newest: int, left: list
     """Starts the same command again, to the end; says what is not as promised."""
     with Run(setup, workdir) as run:
         statuses = run.wait()
+    workdir.with_suffix(".log").write_text(run.said)
     if any(statuses):
         return [f"started again: exit status {statuses}: {run.last()}"]
     told = []
