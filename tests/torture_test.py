@@ -115,6 +115,12 @@ def test_pictures_and_checkpoints_that_are_not_the_same_are_told(torture, finish
     ]
 
 
+def test_a_checkpoint_that_cannot_be_read_is_told(torture, finished, copied):
+    torture.damage.largest(copied / "checkpoints" / "20").write_bytes(b"")
+    (found,) = torture.compare.differences(finished.workdir, copied)
+    assert found.startswith("checkpoints/20 cannot be read: ")
+
+
 def test_sums_that_are_wrong_or_not_there_are_told(torture, tmp_path):
     folder = tmp_path / "checkpoints" / "10"
     (folder / "state").mkdir(parents=True)

@@ -14,6 +14,7 @@ from tortures.runs import torn, whole
 
 SUMS = "SHA256SUMS"
 FIRST = 3  # differences of a kind that are told
+SHOWN = 120  # characters of an error
 ONE_AT_A_TIME = threading.Lock()  # Orbax reads with an event loop of its own
 
 
@@ -30,7 +31,12 @@ def checkpoints(reference: Path, workdir: Path) -> list[str]:
     told = [f"checkpoints {found} in place of {wanted}"] if found != wanted else []
     told += [f"checkpoints/{name} was left behind" for name in torn(workdir)]
     for step in sorted({*wanted} & {*found}):
-        ours, theirs = (arrays(run / "checkpoints" / str(step)) for run in (reference, workdir))
+        ours = arrays(reference / "checkpoints" / str(step))
+        try:
+            theirs = arrays(workdir / "checkpoints" / str(step))
+        except (KeyError, ValueError, OSError) as error:  # what Orbax raises over damaged files
+            told.append(f"checkpoints/{step} cannot be read: {' '.join(str(error).split())[:SHOWN]}")
+            continue
         names = [name for name in sorted({*ours, *theirs}) if name not in ours or name not in theirs or not same(ours[name], theirs[name])]
         told += [f"checkpoints/{step}: {len(names)} of {len(ours)} arrays differ: {', '.join(names[:FIRST])}"] if names else []
     return told
