@@ -8,10 +8,7 @@
 of the whole run, start-up included, or inside the save of a random checkpoint, and starts the same command again. `two` does so with
 two processes that train together, of which one is killed. `faults` injects what else befalls a run: docs/torture.md lists it.
 Goal: every finished run equals the uninterrupted one, bit for bit: arrays of every checkpoint, numbers of every step, pictures.
-All processes are real `tinygen train` in float32.
-
-On two idle cores `kills` takes about twenty minutes, `two` and `faults` ten each. Ends with status 1 if anything is not as promised, and
-keeps the workdirs of those cases.
+All processes are real `tinygen train` in float32. Ends with status 1 if anything is not as promised, and keeps the workdirs of those cases.
 """
 
 import argparse
