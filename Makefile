@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= configs/dit_pixel_faces.py
 WORKDIR ?= runs/$(basename $(notdir $(RECIPE)))
 
-.PHONY: setup dev train test fmt lint types smoke bench
+.PHONY: setup dev train test fmt lint types smoke bench torture
 
 setup: .venv/installed
 dev: .venv/installed-dev
@@ -47,3 +47,8 @@ bench: setup
 	$(BIN)/python scripts/bench.py products --seconds=3
 	$(BIN)/python scripts/bench.py step --rounds=4
 	$(BIN)/python scripts/bench.py loop
+
+torture: setup
+	$(BIN)/python scripts/torture.py kills
+	$(BIN)/python scripts/torture.py two
+	$(BIN)/python scripts/torture.py faults

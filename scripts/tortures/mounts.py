@@ -1,0 +1,70 @@
+"""A small disk and a read-only folder, by real mounts. They live in a mount namespace of this process's own: nothing of them
+outlives it, and no other process but its children sees them.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+INSIDE = "TORTURE_MOUNTS"  # set in a process that has its namespace, or that cannot have one
+USER = ["--map-root-user"] if os.geteuid() else []  # who is not root may mount only as the root of a user namespace
+
+
+def enter() -> None:
+    """Starts this program anew in a namespace where it may mount, if that can be had and has not been done."""
+    if INSIDE in os.environ:
+        return
+    command = ["unshare", "--mount", *USER]
+    try:
+        able = subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        able = False
+    os.environ[INSIDE] = "yes" if able else ""
+    if able:
+        os.execvp(command[0], [*command, sys.executable, *sys.argv])
+
+
+def able() -> bool:
+    return bool(os.environ.get(INSIDE))
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[None]:
+    """A disk of `mib` MiB at `folder` while inside."""
+    folder.mkdir(parents=True)
+    _call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder))
+    try:
+        yield
+    finally:
+        _call("umount", "-l", str(folder))
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder that nobody can write to while inside. A file that is open stays as it is: only a new mount over it can be read-only."""
+    _call("mount", "--bind", str(folder), str(folder))
+    try:
+        _call("mount", "-o", "remount,bind,ro", str(folder))
+        yield
+    finally:
+        _call("umount", "-l", str(folder))
+
+
+@contextlib.contextmanager
+def filled(folder: Path, left: int = 0) -> Iterator[None]:
+    """The disk of `folder` has only `left` bytes free while inside."""
+    disk = os.statvfs(folder)
+    filler = folder / "filler"
+    with filler.open("wb") as file:
+        file.write(bytes(max(0, disk.f_bavail * disk.f_frsize - left)))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def _call(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
