@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, cli, config
+from tinygen import __version__, checkpoint, cli, commands, config
 from tinygen.data.codec import Codec, Field
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def refused(capsys):
         (["sample", "--noema=3"], "noema"),
         (["sample", "--seed=-1"], "-1"),
         (["sample", "--batch_size=0"], "--batch_size=0"),
-        (["sample", "--config.seed=3"], "only 'tinygen train' takes overrides"),
+        (["sample", "--config.seed=3"], "'tinygen train' and 'tinygen check' take overrides"),
         (["eval", "--step=last"], "--step=last"),
         (["sample", "runs/faces"], "'runs/faces' is not a flag"),
         (["train"], "--config is missing"),
@@ -244,14 +244,14 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch, recipe, fault):
     def fail(*_):
         raise fault
 
-    monkeypatch.setattr(cli, "_command", lambda _: fail)
+    monkeypatch.setattr(commands, "_command", lambda _: fail)
     with pytest.raises(type(fault)) as caught:
         cli.main(["train", f"--config={recipe}"])
     assert caught.value is fault
 
 
 def test_a_file_that_cannot_be_opened_is_named_in_one_line(refused, monkeypatch, recipe):
-    monkeypatch.setattr(cli, "_command", lambda _: lambda *_: Path("missing/file.txt").read_text())
+    monkeypatch.setattr(commands, "_command", lambda _: lambda *_: Path("missing/file.txt").read_text())
     assert "missing/file.txt: No such file" in refused("train", f"--config={recipe}")
 
 

@@ -17,8 +17,10 @@ RECIPES = sorted((ROOT / "configs").glob("*.py"))
 # From top to bottom: a module imports from below, or from its own package beside it. A package's name stands for all its modules.
 LEVELS = [
     {"cli"},
-    {"describe", "report"},
+    {"commands"},
+    {"describe", "report", "check"},
     {"train"},
+    {"preflight"},
     {"evaluate"},
     {"sample"},
     {"feed"},
@@ -28,11 +30,12 @@ LEVELS = [
     {"state"},
     {"optim", "arrays", "hlo"},
     {"models", "objectives", "data", "sharding"},
-    {"models.layers", "media", "rng", "config", "processes", "groups"},
+    {"models.layers", "media", "rng", "config", "processes", "groups", "limits"},
     {"keys", "cluster", "models.products", "flops"},
     {"errors"},
 ]
-SEE_A_CONFIG = {"cli", "config", "build", "describe", "train", "feed", "sample", "evaluate", "checkpoint", "rundir", "report.run"}
+COMPOSE = {"config", "build", "feed", "sample", "evaluate", "checkpoint", "rundir", "preflight"}
+SEE_A_CONFIG = {"cli", "commands", "describe", "check", "train", "report.run", *COMPOSE}
 
 
 def name_of(path):
@@ -88,9 +91,9 @@ def test_imports_go_round_in_no_circle():
     assert set(graphlib.TopologicalSorter(OURS).static_order()) >= OURS.keys()
 
 
-def test_the_record_is_kept_by_the_loop_alone_and_the_process_prepared_by_commands_and_the_command_line():
-    assert {name for name, found in OURS.items() if "record" in found} == {"train"}
-    assert {name for name, found in OURS.items() if "runtime" in found} <= {"train", "describe", "cli"}
+def test_the_record_is_kept_by_the_loop_and_its_rehearsal_alone_and_the_process_prepared_by_commands_and_the_command_line():
+    assert {name for name, found in OURS.items() if "record" in found} == {"train", "check"}
+    assert {name for name, found in OURS.items() if "runtime" in found} <= {"train", "describe", "check", "commands", "cli"}
 
 
 def test_models_objectives_and_data_do_not_know_each_other():
@@ -120,7 +123,7 @@ def uses(tree, name):
 
 
 def test_flags_stop_at_the_command_line():
-    assert {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")} == {"cli"}
+    assert {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")} == {"cli", "commands"}
 
 
 def called(tree):

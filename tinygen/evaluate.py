@@ -42,15 +42,29 @@ def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict
     print("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
 
 
-def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[Tree, Tree], dict[str, float]]:
-    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time."""
-    eval_step, layout = make_eval_step(graphdef, parts.objective), parts.layout
-    size = layout.padded(config.batch_size)
+def held_out_step(config: Config, parts: build.Parts, graphdef: Any) -> Any:
+    """The jitted (weights, buffers, batch, its number) -> metrics, for batches of as many examples as `held_out_size` says."""
+    eval_step = make_eval_step(graphdef, parts.objective)
 
     def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
         return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
 
-    step = jax.jit(numbered, out_shardings=layout.replicated)
+    return jax.jit(numbered, out_shardings=parts.layout.replicated)
+
+
+def held_out_size(config: Config, parts: build.Parts) -> int:
+    return parts.layout.padded(config.batch_size)
+
+
+def make_held_out(
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, step: Any = None
+) -> Callable[[Tree, Tree], dict[str, float]]:
+    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time.
+
+    step: the `held_out_step`, where there is one already
+    """
+    layout, size = parts.layout, held_out_size(config, parts)
+    step = step or held_out_step(config, parts, graphdef)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
@@ -64,9 +78,11 @@ def make_held_out(config: Config, source: DataSource, parts: build.Parts, graphd
     return held_out
 
 
-def make_evaluation(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, float]]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones."""
-    held_out = make_held_out(config, source, parts, graphdef)
+def make_evaluation(
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, step: Any = None
+) -> Callable[[TrainState], dict[str, float]]:
+    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones. step: as for `make_held_out`."""
+    held_out = make_held_out(config, source, parts, graphdef, step)
 
     def evaluate(state: TrainState) -> dict[str, float]:
         raw, averaged = held_out(state.params, state.buffers), held_out(state.ema, state.buffers)

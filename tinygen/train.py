@@ -20,6 +20,7 @@ from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.feed import bounded, calls, device_calls, due, preview_due
 from tinygen.flops import flops, products
+from tinygen.preflight import preflight
 from tinygen.record import Record, finalise
 from tinygen.sample import make_preview
 from tinygen.state import TrainState, graph_of, init_state
@@ -45,6 +46,16 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     """
     runtime.listen()
     folder = epath.Path(workdir)
+    source, parts = opened(config, folder)
+    with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
+        check_same_data(folder, source.fingerprint)
+        config = rundir.claim_together(folder, config)
+        state = run(config, folder, source, parts, stop, origin=origin)
+        return stop.status if int(state.step) < config.train.steps else 0
+
+
+def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]:
+    """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
     check_writers(config.train.writers)
     checkpoint.check_store(folder)
     if config.init.ckpt and not checkpoint.saved_steps(folder):
@@ -54,11 +65,8 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    with runtime.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
-        check_same_data(folder, source.fingerprint)
-        config = rundir.claim_together(folder, config)
-        state = run(config, folder, source, parts, stop, origin=origin)
-        return stop.status if int(state.step) < config.train.steps else 0
+    preflight(config, folder, source, parts)
+    return source, parts
 
 
 def run(
