@@ -6,6 +6,7 @@ All that is written lies in a folder beside the workdir, which is taken away aga
 import contextlib
 import functools
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -106,7 +107,8 @@ class Checks:
 def beside(workdir: epath.Path) -> Iterator[epath.Path]:
     """A folder on the workdir's file system, which is gone when it is left: by a fault, Ctrl-C or SIGTERM too.
 
-    It lies in the workdir or in the nearest folder above it that exists. Raises UserError where none can be made.
+    It lies in the workdir or in the nearest folder above it that exists. Raises UserError where none can be made, and where the
+    processes of a run don't see the same one.
     """
     above = workdir.parent if "://" in str(workdir) else limits.standing(workdir)
     place = above / f"{workdir.name}.check-{processes.from_lead('the check', lambda: secrets.token_hex(4))}"
@@ -116,15 +118,25 @@ def beside(workdir: epath.Path) -> Iterator[epath.Path]:
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        try:
-            place.mkdir(exist_ok=True)
-        except Exception as error:  # stores raise kinds of their own
-            raise UserError(f"--workdir={workdir} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        with processes.lead_first("the check's folder"):
+            make(place, workdir)
         yield place
     finally:
         signal.signal(signal.SIGTERM, before)
-        with contextlib.suppress(OSError):  # of several processes each takes it away, since one may be the last
+        if "://" not in str(place):  # of several processes each does: one that failed may be the last
+            shutil.rmtree(place, ignore_errors=True)
+        elif processes.leads():
             place.rmtree()
+
+
+def make(place: epath.Path, workdir: epath.Path) -> None:
+    """Process 0 makes the folder, the others find it."""
+    if not processes.leads() and not place.exists():
+        raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
+    try:
+        place.mkdir(exist_ok=True)
+    except Exception as error:  # stores raise kinds of their own
+        raise UserError(f"--workdir={workdir} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def rehearse(run: Run, checks: Checks) -> Times:

@@ -155,9 +155,8 @@ def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
             raise
         names = " and ".join(f"config.{section}.name={config[section].name}" for section in ("data", "model", "objective"))
         where = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
-        raise UserError(
-            f"{names} do not go together: {what} fails in {where}.\n{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        ) from error
+        said = next(iter(str(error).splitlines()), "")[:200]  # JAX writes more lines, about tracebacks
+        raise UserError(f"{names} do not go together: {what} fails in {where}.\n{type(error).__name__}: {said}") from error
 
 
 def _innermost(traceback: TracebackType | None) -> TracebackType:
