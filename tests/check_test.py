@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, check, limits, record, writers
+from tinygen import build, check, limits, record, scratch, writers
 from tinygen.errors import UserError
 
 ALL = (
@@ -151,10 +151,10 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def test_the_folder_lies_on_the_workdirs_file_system(tmp_path):
-    with check.beside(epath.Path(tmp_path / "not" / "yet" / "run")) as place:
+    with scratch.beside(epath.Path(tmp_path / "not" / "yet" / "run")) as place:
         assert place.parent == epath.Path(tmp_path)
     (tmp_path / "run").mkdir()
-    with check.beside(epath.Path(tmp_path / "run")) as place:
+    with scratch.beside(epath.Path(tmp_path / "run")) as place:
         assert place.parent == epath.Path(tmp_path / "run")  # it may be the root of a file system
 
 

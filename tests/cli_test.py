@@ -224,6 +224,11 @@ def test_the_workdir_is_named_after_the_recipe_and_its_variant(called, recipe):
     assert called("train", f"--config={recipe}:smoke")[1][1] == os.path.join("runs", "mine-smoke")
 
 
+def test_check_is_called_with_the_overridden_recipe_and_the_workdir(called, recipe):
+    module, (made, workdir), _ = called("check", f"--config={recipe}", "--config.batch_size=8")
+    assert (module, made.batch_size, workdir) == ("check", 8, os.path.join("runs", "mine"))
+
+
 def test_sample_passes_on_only_the_settings_that_were_given(called):
     module, arguments, keywords = called("sample", "--ckpt=run", "--labels=3,striped", "--nfe=8", "--noema", "--num", "5")
     assert (module, arguments) == ("sample", ("run",))
@@ -269,6 +274,7 @@ def test_help_lists_every_command(capsys):
     ("name", "own", "others"),
     [
         ("train", ["--config", "--workdir", "--describe"], ["--ckpt", "--num"]),
+        ("check", ["--config", "--workdir"], ["--describe", "--ckpt"]),
         ("sample", ["--ckpt", "--labels", "--nfe"], ["--workdir"]),
         ("eval", ["--ckpt"], ["--num"]),
         ("report", ["--workdir", "--out"], ["--ckpt"]),

@@ -24,7 +24,7 @@ LEVELS = [
     {"evaluate"},
     {"sample"},
     {"feed"},
-    {"build", "record", "runtime"},
+    {"build", "record", "runtime", "scratch"},
     {"rundir"},
     {"checkpoint", "writers", "footprint"},
     {"state"},

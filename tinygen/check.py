@@ -5,9 +5,6 @@ All that is written lies in a folder beside the workdir, which is taken away aga
 
 import contextlib
 import functools
-import secrets
-import shutil
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -27,6 +24,7 @@ from tinygen.feed import bounded, calls, device_calls, due, preview_due
 from tinygen.footprint import bytes_held, placed, si
 from tinygen.preflight import abstract_state, check_disk, check_memory
 from tinygen.record import Record
+from tinygen.scratch import beside
 from tinygen.state import TrainState, graph_of, init_state
 
 BATCHES = 2  # that an evaluation is tried on
@@ -101,42 +99,6 @@ class Checks:
 
     def say(self, line: str) -> None:
         self.console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def beside(workdir: epath.Path) -> Iterator[epath.Path]:
-    """A folder on the workdir's file system, which is gone when it is left: by a fault, Ctrl-C or SIGTERM too.
-
-    It lies in the workdir or in the nearest folder above it that exists. Raises UserError where none can be made, and where the
-    processes of a run don't see the same one.
-    """
-    above = workdir.parent if "://" in str(workdir) else limits.standing(workdir)
-    place = above / f"{workdir.name}.check-{processes.from_lead('the check', lambda: secrets.token_hex(4))}"
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        with processes.lead_first("the check's folder"):
-            make(place, workdir)
-        yield place
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        if "://" not in str(place):  # of several processes each does: one that failed may be the last
-            shutil.rmtree(place, ignore_errors=True)
-        elif processes.leads():
-            place.rmtree()
-
-
-def make(place: epath.Path, workdir: epath.Path) -> None:
-    """Process 0 makes the folder, the others find it."""
-    if not processes.leads() and not place.exists():
-        raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
-    try:
-        place.mkdir(exist_ok=True)
-    except Exception as error:  # stores raise kinds of their own
-        raise UserError(f"--workdir={workdir} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def rehearse(run: Run, checks: Checks) -> Times:
