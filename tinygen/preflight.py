@@ -87,7 +87,7 @@ def check_splits(config: Config, source: DataSource, parts: build.Parts, start: 
     layout, size = parts.layout, config.batch_size
     held_out = held_out_size(config, parts)
     firsts = {
-        "train": lambda: source.batches("train", size, config.seed, 0, start, layout.rows(size)),
+        "train": lambda: source.batches("train", size, config.seed, 0, start, layout.rows(size), ahead=False),
         "validation": lambda: source.epoch("validation", held_out, config.train.eval_num, layout.rows(held_out)),
     }
     for split, batches in firsts.items():

@@ -5,6 +5,7 @@ rows, at their positions in the global batch: together they see what one process
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -78,16 +79,16 @@ class DataSource:
     summary: tuple[str, ...] = ()
 
     def batches(
-        self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None
-    ) -> Iterator[Batch]:
+        self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None,
+        *, ahead: bool = True,
+    ) -> Iterator[Batch]:  # fmt: skip
         """Batches `start`, `start + 1`, ... of the endless concatenation of the split's shuffled epochs.
 
         Args:
           batch_size: of the global batch.
           attempt: another order for the same seed, for going on after a rollback.
           rows: the positions of the global batch that this process holds; all by default.
-
-        Reading runs ahead in Grain's threads.
+          ahead: read in Grain's threads before a batch is asked for; otherwise each batch when it is.
         """
         import grain
 
@@ -103,6 +104,8 @@ class DataSource:
             return {**batch, "x": np.where(flipped[:, None, None, None], batch["x"][:, :, ::-1], batch["x"])}
 
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
+        if not ahead:
+            return map(reading.__getitem__, itertools.count())
         return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
     def epoch(self, split: str, batch_size: int, limit: int = 0, rows: Sequence[int] | None = None) -> Iterator[Batch]:
