@@ -105,7 +105,7 @@ class DataSource:
 
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
         if not ahead:
-            return map(reading.__getitem__, itertools.count())
+            return (reading[number] for number in itertools.count())
         return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
     def epoch(self, split: str, batch_size: int, limit: int = 0, rows: Sequence[int] | None = None) -> Iterator[Batch]:
