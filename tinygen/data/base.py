@@ -5,7 +5,6 @@ rows, at their positions in the global batch: together they see what one process
 """
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -104,9 +103,8 @@ class DataSource:
             return {**batch, "x": np.where(flipped[:, None, None, None], batch["x"][:, :, ::-1], batch["x"])}
 
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
-        if not ahead:
-            return (reading[number] for number in itertools.count())
-        return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+        threads, buffer = (2, 4) if ahead else (0, 0)
+        return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)))
 
     def epoch(self, split: str, batch_size: int, limit: int = 0, rows: Sequence[int] | None = None) -> Iterator[Batch]:
         """One pass in the stored order over the first `limit` examples, 0 = all; the last batch is padded with `weight` 0.
