@@ -47,10 +47,10 @@ positive() {
 # Prints the flag by which a command of tinygen learns of the other processes.
 distributed_flag() {
   case ${1-} in
-    train) echo --config.distributed ;;
+    train | check) echo --config.distributed ;;
     sample | eval) echo --distributed ;;
     "") refuse "no command: give it after --, for example -- train --config=configs/dit_digits.py" ;;
-    *) refuse "'$1' does not run in several processes: give train, sample or eval after --" ;;
+    *) refuse "'$1' does not run in several processes: give train, check, sample or eval after --" ;;
   esac
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, cli, config
+from tinygen import __version__, checkpoint, cli, commands, config
 from tinygen.data.codec import Codec, Field
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def refused(capsys):
         (["sample", "--noema=3"], "noema"),
         (["sample", "--seed=-1"], "-1"),
         (["sample", "--batch_size=0"], "--batch_size=0"),
-        (["sample", "--config.seed=3"], "only 'tinygen train' takes overrides"),
+        (["sample", "--config.seed=3"], "'tinygen train' and 'tinygen check' take overrides"),
         (["eval", "--step=last"], "--step=last"),
         (["sample", "runs/faces"], "'runs/faces' is not a flag"),
         (["train"], "--config is missing"),
@@ -224,6 +224,11 @@ def test_the_workdir_is_named_after_the_recipe_and_its_variant(called, recipe):
     assert called("train", f"--config={recipe}:smoke")[1][1] == os.path.join("runs", "mine-smoke")
 
 
+def test_check_is_called_with_the_overridden_recipe_and_the_workdir(called, recipe):
+    module, (made, workdir), _ = called("check", f"--config={recipe}", "--config.batch_size=8")
+    assert (module, made.batch_size, workdir) == ("check", 8, os.path.join("runs", "mine"))
+
+
 def test_sample_passes_on_only_the_settings_that_were_given(called):
     module, arguments, keywords = called("sample", "--ckpt=run", "--labels=3,striped", "--nfe=8", "--noema", "--num", "5")
     assert (module, arguments) == ("sample", ("run",))
@@ -244,14 +249,14 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch, recipe, fault):
     def fail(*_):
         raise fault
 
-    monkeypatch.setattr(cli, "_command", lambda _: fail)
+    monkeypatch.setattr(commands, "_command", lambda _: fail)
     with pytest.raises(type(fault)) as caught:
         cli.main(["train", f"--config={recipe}"])
     assert caught.value is fault
 
 
 def test_a_file_that_cannot_be_opened_is_named_in_one_line(refused, monkeypatch, recipe):
-    monkeypatch.setattr(cli, "_command", lambda _: lambda *_: Path("missing/file.txt").read_text())
+    monkeypatch.setattr(commands, "_command", lambda _: lambda *_: Path("missing/file.txt").read_text())
     assert "missing/file.txt: No such file" in refused("train", f"--config={recipe}")
 
 
@@ -269,6 +274,7 @@ def test_help_lists_every_command(capsys):
     ("name", "own", "others"),
     [
         ("train", ["--config", "--workdir", "--describe"], ["--ckpt", "--num"]),
+        ("check", ["--config", "--workdir"], ["--describe", "--ckpt"]),
         ("sample", ["--ckpt", "--labels", "--nfe"], ["--workdir"]),
         ("eval", ["--ckpt"], ["--num"]),
         ("report", ["--workdir", "--out"], ["--ckpt"]),

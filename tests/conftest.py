@@ -37,7 +37,7 @@ import pytest
 from etils import epath
 from flax import nnx
 
-from tinygen import build, checkpoint, cli, keys, record, train
+from tinygen import build, checkpoint, cli, commands, keys, record, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
@@ -92,7 +92,7 @@ def called(monkeypatch):
 
     def run(*arguments):
         calls = []
-        monkeypatch.setattr(cli, "_command", lambda module: lambda *args, **kwargs: calls.append((module, args, kwargs)))
+        monkeypatch.setattr(commands, "_command", lambda module: lambda *args, **kwargs: calls.append((module, args, kwargs)))
         assert cli.main(list(arguments)) == 0
         return calls[0]
 

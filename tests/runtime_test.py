@@ -7,11 +7,11 @@ import pytest
 
 PROGRAM = """
 import sys
-from tinygen import cli
-commands = {"train": ["train", "--config=configs/dit_digits8.py:smoke"], "bare": []}[sys.argv[1]]
-if commands:
-    cli._command = lambda module: lambda *args: 0
-    assert cli.main(commands) == 0
+from tinygen import cli, commands
+words = {"train": ["train", "--config=configs/dit_digits8.py:smoke"], "bare": []}[sys.argv[1]]
+if words:
+    commands._command = lambda module: lambda *args: 0
+    assert cli.main(words) == 0
 import jax, jax.numpy as jnp
 work = jax.jit(lambda x: jax.lax.fori_loop(0, 500, lambda i, y: jnp.tanh(y @ x), x))
 x = jnp.ones((256, 256))

@@ -125,6 +125,11 @@ def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStr
     return {key: jax.ShapeDtypeStruct((batch_size, *field.shape), field.dtype) for key, field in codec.spec.items()}
 
 
+def abstract_held_out(codec: Codec, size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch of `DataSource.epoch`."""
+    return abstract_batch(codec, size) | {"weight": jax.ShapeDtypeStruct((size,), "float32")}
+
+
 def abstract_call(config: Config, parts: Parts) -> Call:
     """The shapes of a call's batches, and where they stand: each split as a batch is."""
     layout = parts.layout

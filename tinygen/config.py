@@ -118,8 +118,8 @@ def check(config: Config) -> None:
     if config.sharding.min_size < 0:
         raise UserError(f"config.sharding.min_size={config.sharding.min_size} must be 0 or a number of elements")
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
-        if not optim[key] >= 0:
-            raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive")
+        if not 0 <= optim[key] < math.inf:
+            raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive, and finite")
     for key, value in {"ema.decay": config.ema.decay, "optim.b1": optim.b1, "optim.b2": optim.b2}.items():
         if not 0 <= value < 1:
             raise UserError(f"config.{key}={value} must lie in [0, 1)")

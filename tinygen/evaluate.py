@@ -46,20 +46,35 @@ class Interrupted(Exception):
     """Whoever waits for an evaluation does so no longer."""
 
 
-def make_held_out(
-    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, unwanted: Callable[[], bool] = lambda: False
-) -> Callable[[Tree, Tree], dict[str, float]]:
-    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time.
-
-    unwanted: asked before each batch; raises Interrupted when it says so
-    """
-    eval_step, layout = make_eval_step(graphdef, parts.objective), parts.layout
-    size = layout.padded(config.batch_size)
+def held_out_step(config: Config, parts: build.Parts, graphdef: Any) -> Any:
+    """The jitted (weights, buffers, batch, its number) -> metrics, for batches of as many examples as `held_out_size` says."""
+    eval_step = make_eval_step(graphdef, parts.objective)
 
     def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
         return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
 
-    step = jax.jit(numbered, out_shardings=layout.replicated)
+    return jax.jit(numbered, out_shardings=parts.layout.replicated)
+
+
+def held_out_size(config: Config, parts: build.Parts) -> int:
+    return parts.layout.padded(config.batch_size)
+
+
+def make_held_out(
+    config: Config,
+    source: DataSource,
+    parts: build.Parts,
+    graphdef: Any,
+    step: Any = None,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> Callable[[Tree, Tree], dict[str, float]]:
+    """(weights, buffers) -> metrics over the validation split, with the same noise and t every time.
+
+    step: the `held_out_step`, where there is one already
+    unwanted: asked before each batch; raises Interrupted when it says so
+    """
+    layout, size = parts.layout, held_out_size(config, parts)
+    step = step or held_out_step(config, parts, graphdef)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
@@ -76,10 +91,18 @@ def make_held_out(
 
 
 def make_evaluation(
-    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, unwanted: Callable[[], bool] = lambda: False
+    config: Config,
+    source: DataSource,
+    parts: build.Parts,
+    graphdef: Any,
+    step: Any = None,
+    unwanted: Callable[[], bool] = lambda: False,
 ) -> Callable[[TrainState], dict[str, float] | None]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is `unwanted`."""
-    held_out = make_held_out(config, source, parts, graphdef, unwanted)
+    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is `unwanted`.
+
+    step: as for `make_held_out`
+    """
+    held_out = make_held_out(config, source, parts, graphdef, step, unwanted)
 
     def evaluate(state: TrainState) -> dict[str, float] | None:
         try:

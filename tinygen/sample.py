@@ -74,20 +74,25 @@ def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tre
 def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
     """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
     size = parts.layout.padded(min(batch_size, num))
-    graphdef, root = graph_of(parts.create), stream(seed, "sample")
-
-    def sample(params: Tree, buffers: Tree, start: int, cond: Mapping[str, jax.Array]) -> jax.Array:
-        keys = parts.layout.pinned(example_keys(root, start, size))
-        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond)
-
     drawn = []
     with jax.set_mesh(parts.layout.mesh):
-        compiled = jax.jit(sample, out_shardings=parts.layout.replicated)
+        compiled = sample_step(parts, graph_of(parts.create), size, seed)
         for start in track(range(0, num, size), description="sampling", transient=True, disable=not processes.leads()):
             rows = np.minimum(np.arange(start, start + size), num - 1)  # the last batch repeats its last condition
             batch = parts.layout.share({key: value[rows] for key, value in cond.items()})
             drawn.append(jax.device_get(compiled(*weights, start, batch)))
     return np.concatenate(drawn)[:num]
+
+
+def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
+    """The jitted (weights, buffers, number of the first, conditions [size]) -> `size` samples."""
+    root = stream(seed, "sample")
+
+    def sample(params: Tree, buffers: Tree, start: int, cond: Mapping[str, jax.Array]) -> jax.Array:
+        keys = parts.layout.pinned(example_keys(root, start, size))
+        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond)
+
+    return jax.jit(sample, out_shardings=parts.layout.replicated)
 
 
 def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, provenance: dict[str, Any]) -> None:
@@ -111,12 +116,9 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
     (folder / "samples.json").write_text(json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
 
 
-def make_preview(config: Config, source: DataSource, parts: build.Parts, graphdef: Any) -> Callable[[TrainState], dict[str, media.Media]]:
-    """state -> media from the same noise and conditions every time: of the averaged weights, or of both where the objective compares."""
-    num, layout = config.train.preview_num, parts.layout
-    padded = layout.padded(num)
-    first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
-    batch = layout.put(first, padded) | layout.share(source.codec.conditions(padded))
+def preview_step(config: Config, parts: build.Parts, graphdef: Any) -> Any:
+    """The jitted (params, ema, buffers, batch) -> media, for batches of as many examples as `preview_size` says."""
+    layout, padded = parts.layout, preview_size(config, parts)
 
     def draw(params: Tree, ema: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, media.Media]:
         keys = layout.pinned(example_keys(stream(config.seed, "preview"), 0, padded))
@@ -125,7 +127,24 @@ def make_preview(config: Config, source: DataSource, parts: build.Parts, graphde
             return parts.objective.compare(merge(graphdef, params, buffers), averaged, batch, keys)
         return parts.objective.preview(averaged, batch, keys)
 
-    drawing = jax.jit(draw, out_shardings=layout.replicated)
+    return jax.jit(draw, out_shardings=layout.replicated)
+
+
+def preview_size(config: Config, parts: build.Parts) -> int:
+    return parts.layout.padded(config.train.preview_num)
+
+
+def make_preview(
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, step: Any = None
+) -> Callable[[TrainState], dict[str, media.Media]]:
+    """state -> media from the same noise and conditions every time: of the averaged weights, or of both where the objective compares.
+
+    step: the `preview_step`, where there is one already
+    """
+    num, layout, padded = config.train.preview_num, parts.layout, preview_size(config, parts)
+    first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
+    batch = layout.put(first, padded) | layout.share(source.codec.conditions(padded))
+    drawing = step or preview_step(config, parts, graphdef)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
         shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))

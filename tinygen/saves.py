@@ -71,13 +71,19 @@ class Saves:
         finally:
             self.manager.close()
             self._tidy()
-        if self.failed and kind is None:
-            good = self.newest
-            raise UserError(
-                f"step {self.failed} could not be saved: {self.reason}.\n"
-                + (f"The checkpoint of step {good} is whole: " if good else "No checkpoint is there. ")
-                + "make room, or make the folder writable, and give the same command again."
-            )
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raises UserError where the last save failed."""
+        if not self.failed:
+            return
+        good = self.newest
+        raise UserError(
+            f"step {self.failed} could not be saved: {self.reason}.\n"
+            + (f"The checkpoint of step {good} is whole: " if good else "No checkpoint is there. ")
+            + "make room, or make the folder writable, and give the same command again."
+        )
 
     @property
     def newest(self) -> int:

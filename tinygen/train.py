@@ -22,6 +22,7 @@ from tinygen.feed import bounded
 from tinygen.flops import flops, products
 from tinygen.guard import Guard, RollBack, Spikes
 from tinygen.loop import Loop, catch_up, onward
+from tinygen.preflight import preflight
 from tinygen.record import Record
 from tinygen.sample import make_preview
 from tinygen.saves import Saves, recover
@@ -36,6 +37,18 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     """
     runtime.listen()
     folder = epath.Path(workdir)
+    source, parts = opened(config, folder)
+    with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
+        if processes.leads():
+            recover(folder)
+        check_same_data(folder, source.fingerprint)
+        config = rundir.claim_together(folder, config)
+        run(config, folder, source, parts, stop, origin=origin)
+        return stop.status if stop.early else 0
+
+
+def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]:
+    """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
     check_writers(config.train.writers)
     checkpoint.check_store(folder)
     if config.init.ckpt and not checkpoint.saved_steps(folder):
@@ -45,13 +58,8 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
-        if processes.leads():
-            recover(folder)
-        check_same_data(folder, source.fingerprint)
-        config = rundir.claim_together(folder, config)
-        run(config, folder, source, parts, stop, origin=origin)
-        return stop.status if stop.early else 0
+    preflight(config, folder, source, parts)
+    return source, parts
 
 
 def run(
@@ -92,7 +100,7 @@ def run(
             skipped=int(state.guard["skipped"]), streak=saves.streak(start) if start else 0, attempt=int(state.guard["attempt"]),
         )  # fmt: skip
         unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several would have to agree at every batch
-        evaluate = make_evaluation(config, source, parts, graphdef, unwanted)
+        evaluate = make_evaluation(config, source, parts, graphdef, unwanted=unwanted)
         preview = make_preview(config, source, parts, graphdef)
         with Record(
             workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt,

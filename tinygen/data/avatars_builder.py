@@ -54,7 +54,7 @@ def _named(name: str) -> AvatarsConfig:
     style, num = (parts[1], int(parts[2] or DEFAULT_NUM)) if parts else (name, DEFAULT_NUM)
     title = avatars.find_style(style).title
     if num < 2:
-        raise UserError(f"{num} avatars: two are needed, one to train on and one to hold out")
+        raise UserError(f"config.data.num={num}: two are needed, one to train on and one to hold out")
     return AvatarsConfig(name=f"{style}-{num}", description=f"{num:,} faces in the style {title}", style=style, num=num)
 
 

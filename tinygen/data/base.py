@@ -78,16 +78,16 @@ class DataSource:
     summary: tuple[str, ...] = ()
 
     def batches(
-        self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None
-    ) -> Iterator[Batch]:
+        self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None,
+        *, ahead: bool = True,
+    ) -> Iterator[Batch]:  # fmt: skip
         """Batches `start`, `start + 1`, ... of the endless concatenation of the split's shuffled epochs.
 
         Args:
           batch_size: of the global batch.
           attempt: another order for the same seed, for going on after a rollback.
           rows: the positions of the global batch that this process holds; all by default.
-
-        Reading runs ahead in Grain's threads.
+          ahead: read in Grain's threads before a batch is asked for; otherwise each batch when it is.
         """
         import grain
 
@@ -103,7 +103,8 @@ class DataSource:
             return {**batch, "x": np.where(flipped[:, None, None, None], batch["x"][:, :, ::-1], batch["x"])}
 
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
-        return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+        threads, buffer = (2, 4) if ahead else (0, 0)
+        return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)))
 
     def epoch(self, split: str, batch_size: int, limit: int = 0, rows: Sequence[int] | None = None) -> Iterator[Batch]:
         """One pass in the stored order over the first `limit` examples, 0 = all; the last batch is padded with `weight` 0.

@@ -62,7 +62,8 @@ class MicroDiT(nnx.Module):
         adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str, scan: int,
         rngs: nnx.Rngs,
     ):  # fmt: skip
-        for key, value in dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple).items():
+        sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
+        for key, value in dict(**sizes, time_scale=time_scale).items():
             if not 0 < value < math.inf:
                 raise UserError(f"config.model.{key}={value} must be positive")
         self._check(shape, patch, width, heads, adaln)

@@ -1,0 +1,269 @@
+"""Everything that a run will do, done once on a few examples before it starts: what fails at its first use fails here.
+
+All that is written lies in a folder beside the workdir, which is taken away again.
+"""
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from etils import epath
+from rich.console import Console
+
+from tinygen import build, checkpoint, evaluate, footprint, limits, processes, runtime, sample, seals, train
+from tinygen import config as schema
+from tinygen.config import Config
+from tinygen.data.base import DataSource
+from tinygen.errors import UserError
+from tinygen.feed import bounded, calls, device_calls, due, preview_due
+from tinygen.footprint import bytes_held, placed, si
+from tinygen.guard import Guard, Spikes
+from tinygen.loop import Loop, Pending, flush
+from tinygen.preflight import abstract_state, check_disk, check_memory
+from tinygen.record import Record
+from tinygen.runtime import StopSignal
+from tinygen.saves import Saves
+from tinygen.scratch import beside
+from tinygen.state import TrainState, graph_of, init_state
+
+BATCHES = 2  # that an evaluation is tried on
+STEP_CURE = "config.batch_size, config.optim.accumulate, config.remat, config.scan or config.mesh.fsdp"
+CURES = {
+    "the training step": STEP_CURE,
+    "the evaluation": "config.batch_size or config.mesh.fsdp",
+    "the preview": "config.train.preview_num",
+}
+
+
+def main(config: Config, workdir: str) -> int:
+    """Checks a run of `config` in `workdir`, a line a check. Raises UserError, which names the check, for what would end the run."""
+    runtime.listen()
+    logging.set_verbosity(logging.WARNING)  # each check says in one line what it found
+    folder, checks = epath.Path(workdir), Checks()
+    with checks("data and plan") as found:
+        source, parts = train.opened(config, folder)
+        train.check_same_data(folder, source.fingerprint)
+        found += source.about()[:1]
+    with checks("room to write"), contextlib.ExitStack() as stack:
+        place = stack.enter_context(beside(folder))
+        leaving = stack.pop_all()
+    with leaving, jax.set_mesh(parts.layout.mesh), Saves(place, config, source.codec) as saves:
+        times = rehearse(Run(config, source, parts, folder, place, saves), checks)
+        processes.wait_for_all("checked")
+    checks.say(summary(config, folder, times))
+    return 0
+
+
+class Run(NamedTuple):
+    """place: the folder that stands for the workdir"""
+
+    config: Config
+    source: DataSource
+    parts: build.Parts
+    workdir: epath.Path
+    place: epath.Path
+    saves: Saves
+
+
+class Times(NamedTuple):
+    """Seconds: of a step, of a whole evaluation, of a preview."""
+
+    step: float
+    evaluation: float
+    preview: float
+
+
+class Checks:
+    """Prints a line a check: its name, its seconds, what it found. What fails in one is told with its name."""
+
+    def __init__(self) -> None:
+        self.console = Console(quiet=not processes.leads())
+        self.aside = Console(stderr=True, quiet=not processes.leads())
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[list[str]]:
+        found: list[str] = []
+        began = time.perf_counter()
+        try:
+            with self.aside.status(name):
+                yield found
+        except UserError as error:
+            raise UserError(f"check of {name}: {error}") from error
+        except OSError as error:
+            raise UserError(f"check of {name}: {error.filename or 'input/output'}: {error.strerror or error}") from error
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise UserError(f"check of {name}: the device's memory is not enough. Less is needed with other {STEP_CURE}.") from error
+        self.say(f"{name:<20} {time.perf_counter() - began:5.1f} s  {'; '.join(found)}")
+
+    def say(self, line: str) -> None:
+        self.console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
+def rehearse(run: Run, checks: Checks) -> Times:
+    """The run's branches in turn, each as `train.run` takes it."""
+    config, source, parts = run.config, run.source, run.parts
+    layout, graphdef = parts.layout, graph_of(parts.create)
+    abstract = abstract_state(config, parts)
+    shardings = layout.shardings(abstract)
+    fed = bounded(config)
+    with checks("compile the step") as found:
+        jitted, argument = build.train_call(fed, parts, graphdef, shardings)
+        compiled = footprint.compiled_step(jitted, layout, abstract, argument)
+        found += fits(compiled, "the training step", abstract, abstract, parts)
+    held_out, drawing = compile_asides(run, graphdef, abstract, checks)
+    with checks("two calls of the step") as found:
+        weights = train.initial_weights(config, abstract, shardings)[0] if config.init.ckpt and not reached(run.workdir) else None
+        init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
+        state = jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
+        batches = device_calls(fed, source, parts, 0, 0)
+        pending, seconds = [], 0.0
+        for now, given in zip(list(calls(fed, 0))[:2], batches, strict=False):
+            began = time.perf_counter()
+            state, metrics = compiled(state, given)
+            jax.block_until_ready(state)
+            seconds = (time.perf_counter() - began) / len(now)
+            pending.append(Pending(now, jax.device_get(metrics), {}))
+        found.append(f"{seconds:.3g} s a step")
+    state, size = save_and_restore(run, state, abstract, checks)
+    times = Times(seconds, 0.0, 0.0)
+    few = min(examples := held_out_examples(run), BATCHES * evaluate.held_out_size(config, parts))
+    evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, graphdef, held_out)
+    if config.train.eval_every:
+        with checks("evaluation") as found:
+            began = time.perf_counter()
+            values = evaluation(state) or {}
+            times = times._replace(evaluation=(time.perf_counter() - began) * examples / few)
+            found += [f"{name} {value:.4g}" for name, value in values.items() if name.endswith("_loss") and "raw" not in name]
+    preview = sample.make_preview(config, source, parts, graphdef, drawing)
+    with checks("preview and writers") as found:
+        record = Record(
+            run.place, 0, config.train.steps, config.batch_size, source.codec.kind, config.train.writers, schema.flatten(config)
+        )
+        record.progress.disable = True
+        with record:
+            guard = Guard("stop", 0, 0, skipped=0, streak=0, attempt=0)
+            loop = Loop(fed, source, parts, compiled, evaluation, preview, run.saves, record, guard, Spikes(0), {}, StopSignal(), None)
+            for each in pending:
+                flush(loop, each)
+            train.show_data(run.place, source, config.train.preview_num)
+            if config.train.preview_every:
+                began = time.perf_counter()
+                shown = preview(state)
+                times = times._replace(preview=time.perf_counter() - began)
+                record.pictures(1, shown, source.codec)
+                found.append(f"{', '.join(shown)} drawn in {times.preview:.3g} s")
+        found.append("written: " + ", ".join(["metrics.jsonl", "TensorBoard", *filter(None, [config.train.writers])]))
+    with checks("room for checkpoints") as found:
+        check_disk(config, run.workdir, size)
+        free = limits.free_bytes(run.workdir)
+        found.append(f"{si(size, 1024)}B each" + (f", {si(free, 1024)}B free" if free is not None else ""))
+    return times
+
+
+def compile_asides(run: Run, graphdef: Any, abstract: TrainState, checks: Checks) -> tuple[Any, Any]:
+    """The evaluation's and the preview's jitted functions, compiled for what they will be called with; None where the run has none."""
+    config, parts = run.config, run.parts
+    params, ema, buffers = (placed(tree, parts.layout) for tree in (abstract.params, abstract.ema, abstract.buffers))
+    held_out = drawing = None
+
+    def batch(size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        leaves = build.abstract_held_out(parts.codec, size).items()
+        return {key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=parts.layout.batch) for key, leaf in leaves}
+
+    if config.train.eval_every:
+        with checks("compile evaluation") as found:
+            held_out = evaluate.held_out_step(config, parts, graphdef)
+            compiled = held_out.lower(ema, buffers, batch(evaluate.held_out_size(config, parts)), 0).compile()
+            found += fits(compiled, "the evaluation", abstract, (abstract.ema, abstract.buffers), parts)
+    if config.train.preview_every:
+        with checks("compile the preview") as found:
+            drawing = sample.preview_step(config, parts, graphdef)
+            compiled = drawing.lower(params, ema, buffers, batch(sample.preview_size(config, parts))).compile()
+            found += fits(compiled, "the preview", abstract, (abstract.params, abstract.ema, abstract.buffers), parts)
+    return held_out, drawing
+
+
+def fits(compiled: Any, what: str, state: TrainState, given: Any, parts: build.Parts) -> list[str]:
+    """Says how much of a device the state and what a program takes besides need. Raises UserError where that is more than there is.
+
+    given: what of the state the program is given
+    """
+    plan = compiled.memory_analysis()
+    if plan is None:  # this backend does not tell
+        return []
+    held = bytes_held(placed(state, parts.layout))
+    batch = max(0, plan.argument_size_in_bytes - bytes_held(placed(given, parts.layout)))
+    results = max(0, plan.output_size_in_bytes - plan.alias_size_in_bytes)
+    needed = held + 2 * batch + plan.temp_size_in_bytes + results  # two: the next batch is on its way
+    check_memory(what, needed, CURES[what])
+    return [f"needs {si(needed, 1024)}B of a device's {si(limits.device_bytes(), 1024)}B"]
+
+
+def save_and_restore(run: Run, state: TrainState, abstract: TrainState, checks: Checks) -> tuple[TrainState, int]:
+    """The state as it comes back from a checkpoint, found the same bit for bit, and the checkpoint's bytes on the disk."""
+    step, folder = int(state.step), run.place / "checkpoints"
+    with checks("save") as found:
+        run.saves.save(step, state, {}, streak=0, owes=[], ready=lambda: None)
+        run.saves.settle()
+        run.saves.check()
+        size = bytes_below(folder)
+        found.append(f"{si(size, 1024)}B")
+    with checks("restore") as found:
+        if processes.leads() and (why := seals.fault(folder / str(step))):
+            raise UserError(f"{folder / str(step)} is damaged as soon as it is saved ({why}): does the disk keep what it is given?")
+        saved = shards(state)
+        del state  # a run restores into devices that are empty
+        restored = checkpoint.restore(run.saves.manager, step, abstract, run.parts.layout.shardings(abstract))
+        if not all(same_bits(a, b) for a, b in zip(saved, shards(restored), strict=True)):
+            raise UserError(f"the state restored from {folder} is not the one saved: does the disk keep what it is given?")
+        found.append(f"{len(jax.tree.leaves(restored))} arrays, the same bit for bit")
+    return restored, size
+
+
+def bytes_below(path: epath.Path) -> int:
+    return sum(map(bytes_below, path.iterdir())) if path.is_dir() else path.stat().length
+
+
+def shards(state: TrainState) -> list[np.ndarray]:
+    """What this process's devices hold, each part of an array once, on the host."""
+    return [np.array(shard.data) for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards if shard.replica_id == 0]
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def held_out_examples(run: Run) -> int:
+    """How many an evaluation of the run takes."""
+    num = len(run.source.splits["validation"])
+    return min(num, run.config.train.eval_num or num)
+
+
+def reached(workdir: epath.Path) -> int:
+    """The step from which a run in the workdir goes on."""
+    return max(checkpoint.saved_steps(workdir), default=0)
+
+
+def summary(config: Config, workdir: epath.Path, times: Times) -> str:
+    """The last line."""
+    keys, start = config.train, reached(workdir)
+    steps = range(start + 1, keys.steps + 1)
+    evaluations = sum(due(step, keys.eval_every) for step in steps) if keys.eval_every else 0
+    previews = sum(preview_due(step, keys.preview_every) for step in steps) if keys.preview_every else 0
+    whole = len(steps) * times.step + evaluations * times.evaluation + previews * times.preview
+    run = f"the run's {len(steps):,} about {span(whole)}, {evaluations} evaluations and {previews} previews included"
+    return f"everything that this run will do has been done once; steps take about {times.step:.3g} s, {run}"
+
+
+def span(seconds: float) -> str:
+    """ "7 s", "12 min", "3.4 h"."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,170 @@
+"""What a run can be refused for before its first step and before anything is written: cheaply, with nothing compiled."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager as ContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+from etils import epath
+
+from tinygen import build, checkpoint, limits, processes
+from tinygen import config as schema
+from tinygen.config import Config
+from tinygen.data.base import DataSource, check_batch
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+from tinygen.evaluate import held_out_size, held_out_step
+from tinygen.footprint import bytes_held, placed, si
+from tinygen.media import Media
+from tinygen.rng import stream
+from tinygen.sample import EVERYWHERE, preview_size, preview_step, sample_step
+from tinygen.state import TrainState, Tree, graph_of, init_state, merge
+
+SAMPLES = 64  # that `tinygen sample` draws together unless told otherwise
+FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
+
+
+def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts) -> None:
+    """Raises UserError for what would end a run later: a disk or a device too small, parts that do not go together, data that are not
+    what they should be. A run that has nothing left to do is let through.
+    """
+    saved = checkpoint.saved_steps(workdir)
+    start = saved[-1] if saved else 0
+    if start >= config.train.steps:
+        return
+    abstract = abstract_state(config, parts)
+    if processes.leads():
+        check_disk(config, workdir, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)))
+    check_memory("the state", bytes_held(placed(abstract, parts.layout)), "config.model, or config.mesh.fsdp")
+    check_programs(config, parts, abstract)
+    check_splits(config, source, parts, start)
+
+
+def abstract_state(config: Config, parts: build.Parts) -> TrainState:
+    return jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
+
+
+def check_disk(config: Config, workdir: epath.Path, size: int) -> None:
+    """Raises UserError where the disk has no room for the checkpoints that are yet to come.
+
+    size: bytes of one
+    """
+    free = limits.free_bytes(workdir)
+    present = checkpoint.saved_steps(workdir)
+    num = max(1, most_checkpoints(config) - len(present))
+    if free is not None and num * size > free:
+        train = config.train
+        keys = ", ".join(f"config.train.{key}={train[key]}" for key in ("keep", "keep_every", "checkpoint_every"))
+        raise UserError(
+            f"--workdir={workdir}: {si(free, 1024)}B are free there, but {num} more checkpoints at once take {si(num * size, 1024)}B.\n"
+            f"Make room, give a --workdir on another disk, or keep fewer: {keys}."
+        )
+
+
+def most_checkpoints(config: Config) -> int:
+    """How many checkpoints stand on the disk at once, at most: those that are kept, and the one being written before another goes."""
+    train = config.train
+    regular = range(train.checkpoint_every, train.steps, train.checkpoint_every) if train.checkpoint_every else range(0)
+    saves = [*regular, train.steps]
+    kept = {*saves[-train.keep :], *(step for step in saves if train.keep_every and step % train.keep_every == 0)}
+    return min(len(saves), len(kept) + 1)
+
+
+def check_memory(what: str, needed: int, cure: str) -> None:
+    """Raises UserError where `what` needs more bytes than a device has. cure: the keys that help."""
+    limit = limits.device_bytes()
+    if needed > limit:
+        raise UserError(f"{what} needs {si(needed, 1024)}B on a device, which has {si(limit, 1024)}B.\nLess is needed with other {cure}.")
+
+
+def check_splits(config: Config, source: DataSource, parts: build.Parts, start: int) -> None:
+    """Reads the first batch of each split, that of training from step `start` on. Raises UserError where one is empty or unsound."""
+    layout, size = parts.layout, config.batch_size
+    held_out = held_out_size(config, parts)
+    firsts = {
+        "train": lambda: source.batches("train", size, config.seed, 0, start, layout.rows(size), ahead=False),
+        "validation": lambda: source.epoch("validation", held_out, config.train.eval_num, layout.rows(held_out)),
+    }
+    for split, batches in firsts.items():
+        if not len(source.splits[split]):
+            raise UserError(f"config.data.name={config.data.name}: its {split} split is empty")
+        try:
+            check_batch(next(iter(batches())), source.codec)
+        except UserError as error:
+            raise UserError(f"{split} split of config.data.name={config.data.name}: {error}") from error
+
+
+def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> None:
+    """Traces what the run calls, and what `tinygen sample` will. Raises UserError where the parts do not go together."""
+    codec, layout, graphdef = parts.codec, parts.layout, graph_of(parts.create)
+    fitting = functools.partial(_together, config, parts.objective)
+    with jax.set_mesh(layout.mesh):
+        with fitting("the loss"):  # alone: what the training step adds, its gradient above all, takes ten times as long to trace
+
+            def loss(params: Tree, buffers: Tree, batch: Any) -> Any:
+                return parts.objective.loss(merge(graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
+
+            jax.eval_shape(loss, abstract.params, abstract.buffers, build.abstract_batch(codec, config.batch_size))
+        if config.train.eval_every:
+            with fitting("the evaluation"):
+                batch = build.abstract_held_out(codec, held_out_size(config, parts))
+                jax.eval_shape(held_out_step(config, parts, graphdef), abstract.ema, abstract.buffers, batch, 0)
+        if config.train.preview_every:
+            with fitting("the preview"):
+                batch = build.abstract_held_out(codec, preview_size(config, parts))
+                drawing = preview_step(config, parts, graphdef)
+                shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
+            check_pictures(config, shown, codec)
+    if hasattr(parts.objective, "sample"):
+        check_sampling(config, codec, abstract, fitting)
+
+
+def check_pictures(config: Config, shown: Mapping[str, Media], codec: Codec) -> None:
+    """Raises UserError for a preview that nobody could look at."""
+    for name, item in shown.items():
+        if item.kind == "codec" and codec.kind != "image":
+            raise UserError(
+                f"config.objective.name={config.objective.name} previews {name!r} of config.data.name={config.data.name}, "
+                f"whose kind {codec.kind!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
+            )
+
+
+def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: Callable[[str], ContextManager]) -> None:
+    """The same for `tinygen sample`, which has a mesh and attention of its own."""
+    parts = build.parts(schema.change(config, EVERYWHERE), codec)
+    size = parts.layout.padded(SAMPLES)
+    with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
+        jax.eval_shape(sample_step(parts, graph_of(parts.create), size, 0), abstract.ema, abstract.buffers, 0, codec.conditions(size))
+
+
+@contextlib.contextmanager
+def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
+    """Turns an error that arises in the objective, where it calls the model or takes what came of it, into the user's: the two do not
+    go together. What goes wrong inside the model keeps its traceback.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        frame = _innermost(error.__traceback__)
+        if frame.tb_frame.f_globals.get("__name__") != type(objective).__module__:
+            raise
+        names = " and ".join(f"config.{section}.name={config[section].name}" for section in ("data", "model", "objective"))
+        where = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
+        said = next(iter(str(error).splitlines()), "")[:200]  # JAX writes more lines, about tracebacks
+        raise UserError(f"{names} do not go together: {what} fails in {where}.\n{type(error).__name__}: {said}") from error
+
+
+def _innermost(traceback: TracebackType | None) -> TracebackType:
+    """The deepest place that lies in our code, or in a user's."""
+    found = traceback
+    while traceback is not None:
+        if traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in FOREIGN:
+            found = traceback
+        traceback = traceback.tb_next
+    assert found is not None
+    return found
