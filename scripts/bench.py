@@ -6,6 +6,7 @@
     python scripts/bench.py products
     python scripts/bench.py loop [--config=configs/dit_digits.py] [--steps=300]
     python scripts/bench.py calls [--config=configs/dit_digits8.py] [--calls=10]
+    python scripts/bench.py guards [--config=configs/dit_digits.py] [--block=10]
     python scripts/bench.py steps --configs A.py:wide A.py:deep --shape=32,32,3 --batch_size=8
 
 `step` and `sampling` make a DiT of any size (DiT-S/2 on latents of 32x32x4 by default) and time it on noise. What is compared
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from benchmarks import REPOSITORY, calls, compiling, loop, machine, ours, peer, products, race, recipes
+from benchmarks import REPOSITORY, calls, compiling, guards, loop, machine, ours, peer, products, race, recipes
 
 from tinygen.errors import UserError
 
@@ -190,6 +191,12 @@ def measure_calls(arguments: argparse.Namespace) -> dict[str, Any]:
     return calls.measure(arguments.config, arguments.calls, arguments.block, arguments.rounds)
 
 
+def define_guards(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", default=DIGITS, metavar="PATH[:VARIANT]", help="recipe")
+    parser.add_argument("--block", type=positive, default=10, metavar="N", help="steps that are timed together (10)")
+    parser.add_argument("--rounds", type=positive, default=20, metavar="N", help="blocks of each to time (20)")
+
+
 def define_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--configs", nargs="+", required=True, metavar="PATH[:VARIANT]", help="recipes; the first is what others are compared with"
@@ -227,6 +234,12 @@ COMMANDS = {
         loop.table,
     ),
     "calls": Command("what several steps a call save", define_calls, measure_calls, calls.table),
+    "guards": Command(
+        "what looking for updates that are not finite costs",
+        define_guards,
+        lambda arguments: guards.measure(arguments.config, arguments.block, arguments.rounds),
+        guards.table,
+    ),
     "steps": Command("the training steps of several recipes, side by side", define_steps, measure_steps, recipes.table),
 }
 

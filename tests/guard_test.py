@@ -79,8 +79,8 @@ class Poisoned(DataSource):
     bad: frozenset[int]
     attempts: int
 
-    def batches(self, split, batch_size, seed, attempt=0, start=0, rows=None):
-        for step, batch in enumerate(super().batches(split, batch_size, seed, attempt, start, rows), start + 1):
+    def batches(self, split, batch_size, seed, attempt=0, start=0, *others, **keywords):
+        for step, batch in enumerate(super().batches(split, batch_size, seed, attempt, start, *others, **keywords), start + 1):
             bad = step in self.bad and attempt < self.attempts
             yield {**batch, "y": np.full_like(batch["y"], np.nan)} if bad else batch
 

@@ -107,6 +107,16 @@ def test_auto_joins_the_tasks_of_a_slurm_job(start, tmp_path):
     assert "on 2 x cpu of 2 processes" in ended[0].said
 
 
+def test_two_processes_are_rolled_back_together_and_end_together(start, tmp_path):
+    """One update of such a size, and from then on nothing is finite."""
+    diverging = ["--config.optim.lr=1e30", "--config.optim.schedule=constant", "--config.guard.skips=1", "--config.guard.rollbacks=2"]
+    command = [*quick(tmp_path / "run", "fsdp_sine", steps=20), "--config.train.keep_every=1", *diverging]
+    ended = [each.wait() for each in [start(index, *command, devices=1) for index in (0, 1)]]
+    assert [each.status for each in ended] == [2, 2], "\n".join(each.said for each in ended)
+    assert "after 2 rollbacks" in ended[0].said
+    assert [line["step"] for line in lines(tmp_path / "run") if line.get("event") == "rollback"] == [3, 3]
+
+
 def test_a_signal_to_one_process_stops_both_after_the_same_step_which_is_saved(start, tmp_path):
     both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *SMALL) for index in (0, 1)]
     reached(tmp_path / "run", both, 2)

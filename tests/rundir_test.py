@@ -1,5 +1,6 @@
 import json
 import platform
+import shutil
 
 import jax
 import pytest
@@ -85,3 +86,25 @@ def test_a_manifest_says_what_the_run_was_made_with():
     assert (manifest["data_fingerprint"], manifest["parameters"]) == ("fingerprint of the data", 1234)
     assert isinstance(manifest["revision"], str)
     assert json.loads(json.dumps(manifest)) == manifest
+
+
+@pytest.mark.parametrize("text", [None, "", '{"seed": 0, '])
+def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finished, tiny, tmp_path, text):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished.workdir, workdir)
+    (workdir / "config.json").unlink()
+    if text is not None:
+        (workdir / "config.json").write_text(text)
+    with pytest.raises(UserError, match="seed: 0 -> 1"):
+        rundir.claim(epath.Path(workdir), tiny(seed=1))
+    rundir.claim(epath.Path(workdir), tiny())
+    assert schema.from_json((workdir / "config.json").read_text()) == finished.config
+
+
+def test_an_event_after_a_torn_line_stands_on_its_own(tmp_path):
+    (tmp_path / "events.jsonl").write_text('{"step": 1}\n{"ste')
+    rundir.note(epath.Path(tmp_path), 2, "start")
+    rundir.note(epath.Path(tmp_path), 3, "stopped")
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert lines[:2] == ['{"step": 1}', '{"ste']
+    assert [json.loads(line)["step"] for line in lines[2:]] == [2, 3]

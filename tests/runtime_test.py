@@ -1,5 +1,6 @@
-"""How a process computes: one program after another."""
+"""How a process computes, one program after another, and how signals end it."""
 
+import signal
 import subprocess
 import sys
 
@@ -25,3 +26,23 @@ def test_a_commands_programs_have_ended_when_their_calls_return(how, ended):
     """JAX alone returns at once and computes meanwhile, with the memory of two programs."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == ended
+
+
+# A call into C that takes minutes, as a compilation may.
+COMPILING = """
+import hashlib, sys
+from tinygen.runtime import stop_on_signals
+with stop_on_signals() as stop:
+    stop.idle = True
+    print("compiling", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_there_is_nothing_to_save_a_signal_ends_even_a_compilation_at_once(number):
+    process = subprocess.Popen([sys.executable, "-c", COMPILING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "compiling\n"
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 128 + number
+    assert f"{number.name}: nothing new to save; leaving." in process.communicate()[1]

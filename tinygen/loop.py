@@ -73,12 +73,14 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
             given = next(batches)
         except UserError as error:  # such as a file that has gone: what was learnt before is sound
             flush(loop, pending)
+            saves.settle()
             # With several processes only this one knows, and the others cannot be made to save.
             if done > saves.newest and processes.count() == 1:
                 save(loop, state, done)
             rundir.note(saves.workdir, done, "stopped", reason=str(error))
             raise
         state, metrics = loop.take_step(state, given)
+        stop.idle = False  # from here on there is something to save
         # The previous call's numbers are read while this one runs: no accelerator ever waits for the host.
         flush(loop, pending)
         with record.watchdog.waiting_for("the other processes"):

@@ -42,7 +42,7 @@ def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: bu
         check_disk(config, workdir, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)))
     check_memory("the state", bytes_held(placed(abstract, parts.layout)), "config.model, or config.mesh.fsdp")
     check_programs(config, parts, abstract)
-    check_splits(config, source, parts, start)
+    check_splits(config, source, parts)
 
 
 def abstract_state(config: Config, parts: build.Parts) -> TrainState:
@@ -82,12 +82,12 @@ def check_memory(what: str, needed: int, cure: str) -> None:
         raise UserError(f"{what} needs {si(needed, 1024)}B on a device, which has {si(limit, 1024)}B.\nLess is needed with other {cure}.")
 
 
-def check_splits(config: Config, source: DataSource, parts: build.Parts, start: int) -> None:
-    """Reads the first batch of each split, that of training from step `start` on. Raises UserError where one is empty or unsound."""
+def check_splits(config: Config, source: DataSource, parts: build.Parts) -> None:
+    """Reads the first batch of each split. Raises UserError where one is empty or unsound."""
     layout, size = parts.layout, config.batch_size
     held_out = held_out_size(config, parts)
     firsts = {
-        "train": lambda: source.batches("train", size, config.seed, 0, start, layout.rows(size), ahead=False),
+        "train": lambda: source.batches("train", size, config.seed, rows=layout.rows(size), ahead=False),
         "validation": lambda: source.epoch("validation", held_out, config.train.eval_num, layout.rows(held_out)),
     }
     for split, batches in firsts.items():

@@ -1,10 +1,12 @@
 """What a run's folder holds beside its checkpoints: config.json, manifest.json, codec/, events.jsonl; and whose folder it is."""
 
 import json
+import os
 import platform
 import secrets
 import subprocess
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -13,7 +15,7 @@ from absl import logging
 from etils import epath
 
 from tinygen import config as schema
-from tinygen.checkpoint import saved_steps
+from tinygen.checkpoint import find, saved_steps
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -34,8 +36,11 @@ def append(path: epath.Path, line: str) -> None:
     if "://" in str(path):
         path.write_text(f"{path.read_text() if path.exists() else ''}{line}\n")
         return
-    with path.open("a") as file:
-        file.write(f"{line}\n")
+    with open(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"  # after one that a killed process left torn
+        file.write(f"{line}\n".encode())
 
 
 def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
@@ -82,8 +87,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     metrics = workdir / "metrics.jsonl"
     steps = saved_steps(workdir)
     begun = steps or (metrics.exists() and metrics.read_text())
-    tree = read_json(path) if begun else None
-    stored = schema.from_tree(tree, str(path)) if tree is not None else None
+    stored = _stored(workdir, steps) if begun else None
     with config.unlocked():
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
         config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
@@ -101,6 +105,23 @@ def claim(workdir: epath.Path, config: Config) -> Config:
             )
     write_whole(path, schema.to_json(config))
     return config
+
+
+def _stored(workdir: epath.Path, steps: Sequence[int]) -> Config | None:
+    """The configuration of the run in a workdir: its config.json, or where that is lost its newest checkpoint's. None where both are."""
+    path = workdir / "config.json"
+    try:
+        tree = read_json(path)
+        if tree is not None:
+            return schema.from_tree(tree, str(path))
+        if not steps:
+            return None
+    except UserError as error:
+        if not steps:
+            raise
+        logging.warning("%s", str(error).splitlines()[0])
+    logging.warning("%s is taken from the checkpoint of step %d", path, steps[-1])
+    return find(workdir).config
 
 
 def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:

@@ -5,7 +5,9 @@ import ctypes
 import logging as std_logging
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 
 from absl import logging
@@ -15,13 +17,14 @@ from rich.console import Console
 class StopSignal:
     """Set by the first SIGTERM or Ctrl-C, here or at another process of the run; the loop saves and leaves.
 
-    A Ctrl-C that follows a signal to this process leaves at once.
+    A Ctrl-C that follows a signal to this process leaves at once, and so does any signal while the run is `idle`.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
         self.received = False  # by this process
         self.early = False  # whether the run left before all was done
+        self.idle = False  # whether there is nothing to save yet
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -40,23 +43,46 @@ class StopSignal:
         return self.number or 0
 
     def _handle(self, number: int, frame: object) -> None:
+        self.leave_if_idle(number)
         if self.received and number == signal.SIGINT:
             os._exit(128 + number)
         self.number, self.received = number, True
         # Not print: the signal may have come in the middle of one.
         os.write(sys.stderr.fileno(), f"\n{signal.Signals(number).name}: saving after this step; Ctrl-C again leaves at once.\n".encode())
 
+    def leave_if_idle(self, number: int) -> None:
+        if self.idle:
+            os.write(sys.stderr.fileno(), f"\n{signal.Signals(number).name}: nothing new to save; leaving.\n".encode())
+            os._exit(128 + number)
+
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopSignal]:
-    """Turns SIGTERM and SIGINT into a flag while inside."""
+    """Turns SIGTERM and SIGINT into a flag while inside.
+
+    A thread hears of them too: Python handles signals between two of its own instructions, and none of those is taken while XLA compiles.
+    """
     stop = StopSignal()
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+
+    def listen_for_signals() -> None:
+        while number := heard.recv(1):
+            stop.leave_if_idle(number[0])
+
+    thread = threading.Thread(target=listen_for_signals, name="signals", daemon=True)
+    thread.start()
     before = {number: signal.signal(number, stop._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    woken_before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     try:
         yield stop
     finally:
+        signal.set_wakeup_fd(woken_before)
         for number, handler in before.items():
             signal.signal(number, handler)
+        told.close()
+        thread.join()
+        heard.close()
 
 
 def keep_memory() -> None:
@@ -94,5 +120,7 @@ def listen() -> None:
     handler.setFormatter(std_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     handler.filters.clear()
     ours = ("tinygen",) if Console(stderr=True).is_terminal else ("tinygen", "clu")
+    # Orbax's tracebacks of what it raises as well: `saves` tells of that in a line.
+    handler.addFilter(lambda line: not ("/orbax/" in line.pathname and (line.exc_info or line.levelno >= std_logging.ERROR)))
     handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
     logging.set_verbosity(logging.INFO if leads() else logging.WARNING)

@@ -56,6 +56,7 @@ class Saves:
         self.failed = 0  # the step of the last save, if it failed
         self.reason = ""
         self.under_way = 0  # the step of a save that may not have ended yet
+        self.rollbacks = 0
         self.ready: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}
         train = config.train
@@ -135,7 +136,8 @@ class Saves:
         self.settle()
         steps = checkpoint.saved_steps(self.workdir)
         good = next((step for step in reversed(steps) if not self.streak(step)), 0)
-        processes.wait_for_all(f"found_{good}")  # before process 0 deletes what another has yet to read
+        self.rollbacks += 1
+        processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what another has yet to read
         for step in steps:
             if step > good:
                 self.manager.delete(step)

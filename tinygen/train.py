@@ -39,6 +39,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
     folder = epath.Path(workdir)
     source, parts = opened(config, folder)
     with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
+        stop.idle = processes.count() == 1  # of several processes none may go alone
         if processes.leads():
             recover(folder)
         check_same_data(folder, source.fingerprint)

@@ -74,7 +74,8 @@ def _wrong_sums(checkpoint: Path) -> list[str]:
     for line in (checkpoint / SUMS).read_text(errors="replace").splitlines():
         digest, _, path = line.partition("  ")
         stated[path.removeprefix("./")] = digest
-    files = [path for path in checkpoint.rglob("*") if path.is_file() and path.name != SUMS]
+    unsealed = {checkpoint / name for name in (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")}  # Orbax's times, as it names the folder
+    files = [path for path in checkpoint.rglob("*") if path.is_file() and path not in unsealed]
     found = {str(path.relative_to(checkpoint)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     wrong = sorted(path for path in {*stated, *found} if stated.get(path) != found.get(path))
     return [f"{name}: {SUMS} is wrong for {len(wrong)} files: {', '.join(wrong[:FIRST])}"] if wrong else []

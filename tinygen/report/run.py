@@ -108,7 +108,7 @@ def read(path: str, name: str) -> Run:
     run.manifest = _object(run, "manifest.json")
     run.series = _series(run)
     run.evaluations = list(_lines(run, "eval.jsonl"))
-    run.events = _events(run)
+    run.events = _events(run) + run.events
     run.grids = _grids(run)
     run.examples = _examples(run)
     checkpoints = run.folder / "checkpoints"
@@ -165,6 +165,10 @@ def _series(run: Run) -> dict[str, Series]:
     lines, strange = {}, set()
     for line in _lines(run, "metrics.jsonl"):
         step = line.pop("step", None)
+        if event := line.pop("event", None):
+            words = {name: line.pop(name) for name in list(line) if not isinstance(line[name], float)}
+            if event != "rollback":  # which events.jsonl tells too
+                run.events.append({"step": step, "event": event, **words})
         if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**53:
             lines[step] = line
         else:
