@@ -43,7 +43,7 @@ def clock(monkeypatch):
 def kept(clock, monkeypatch, tmp_path):
     """A record of a run from step 0, and what it wrote; its other writers are left out."""
     silent = SimpleNamespace(write_scalars=lambda step, values: None, write_images=lambda step, images: None, close=lambda: None)
-    monkeypatch.setattr(record, "make_writer", lambda workdir, extra, settings: silent)
+    monkeypatch.setattr(record, "make_writer", lambda *_: silent)
     with record.Record(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
         yield made, lambda: [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
 

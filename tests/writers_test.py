@@ -100,4 +100,4 @@ def test_a_writer_that_is_unknown_or_not_installed_is_refused_before_anything_el
 
 
 def test_no_writer_is_the_default(tmp_path):
-    assert writers.extra_writers("", epath.Path(tmp_path), {}) == []
+    assert writers.extra_writers("", epath.Path(tmp_path), {}) == {}

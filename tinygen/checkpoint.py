@@ -5,10 +5,13 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
+import logging
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -176,9 +179,13 @@ def _steps(checkpoints: epath.Path) -> list[int]:
     return sorted(map(int, names))
 
 
-def _without_late(show: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`show` for what is raised where nobody can catch it, except by Orbax's reads that end after the one that failed."""
-    return lambda raised: None if str(raised.exc_value) == "Event loop is closed" else show(raised)
+@functools.cache
+def hide_late_errors() -> None:
+    """Hides what is said of Orbax's other reads and writes where one has failed: they end later, in threads where nobody can catch it."""
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    show = sys.unraisablehook
+    sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else show(raised)
 
 
 @contextlib.contextmanager
@@ -187,7 +194,7 @@ def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
     try:
         yield
     except (LookupError, ValueError, OSError, TypeError, AttributeError, RecursionError) as error:
-        sys.unraisablehook = _without_late(sys.unraisablehook)
+        hide_late_errors()
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         others = ", ".join(str(other) for other in _steps(checkpoints) if other != step) or "none"
         raise UserError(

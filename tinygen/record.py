@@ -20,7 +20,7 @@ from tinygen.journal import Journal
 from tinygen.processes import leads
 from tinygen.rundir import note
 from tinygen.watchdog import Watchdog
-from tinygen.writers import extra_writers
+from tinygen.writers import Steady, extra_writers
 
 
 def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -101,7 +101,7 @@ class Record:
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
-        self.writer = make_writer(workdir, extra_writers, settings)
+        self.writer = make_writer(workdir, extra_writers, settings, self._warn)
         self.later = Background(most=QUEUE)
         self.told: set[str] = set()  # what has failed and been told of
         self.watchdog = Watchdog(stall, self._stalled)
@@ -124,7 +124,7 @@ class Record:
         try:
             self.later.__exit__(*error)
         finally:
-            self._write(self.writer.close)
+            self.writer.close()
         if self.journal is not None:
             self._warn("metrics.jsonl", self.journal.write())
 
@@ -153,7 +153,7 @@ class Record:
                 logging.warning("step %d: %s (%s)", step, values["event"], told)
                 continue
             self._add({"step": step, **values, **timings})
-            self.later(self._write, self.writer.write_scalars, step, {**values, **timings})
+            self.later(self.writer.write_scalars, step, {**values, **timings})
             shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
             self.progress.update(self.task, rate=shown)
 
@@ -161,7 +161,7 @@ class Record:
         """Adds to the last line, which is of `step`, what its run did not come to measure."""
         if self.journal is not None:
             self.journal.complete(values)
-        self.later(self._write, self.writer.write_scalars, step, dict(values))
+        self.later(self.writer.write_scalars, step, dict(values))
 
     def roll_back(self, step: int, to: int, attempt: int) -> None:
         """The run goes back from a step to an earlier one: its lines too, and the bar. It was the `attempt`th that failed, from 0 on."""
@@ -190,19 +190,12 @@ class Record:
                 folder.mkdir(exist_ok=True)
                 media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
             except OSError as error:
-                self._warn("pictures", error)
-            self._write(self.writer.write_images, step, {name: picture[None]})
+                self._warn("samples/", error)
+            self.writer.write_images(step, {name: picture[None]})
 
     def _add(self, line: Mapping[str, Any]) -> None:
         if self.journal is not None:
             self._warn("metrics.jsonl", self.journal.add(line))
-
-    def _write(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a writer. Services raise errors of kinds of their own; none of them is worth a run."""
-        try:
-            function(*arguments)
-        except Exception as error:
-            self._warn("TensorBoard or another writer", error)
 
     def _stalled(self, message: str) -> None:
         logging.warning("%s", message)
@@ -248,8 +241,10 @@ def memory_gib() -> float:
     return max(told, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
 
 
-def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) -> Any:
-    """CLU's writer to TensorBoard, the log and the `extra` ones; to nothing on a process that does not lead.
+def make_writer(
+    workdir: epath.Path, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None] = lambda name, error: None
+) -> Any:
+    """CLU's writer to TensorBoard, the log and the `extra` ones; to nothing on a process that does not lead. tell: of `writers.Steady`.
 
     TensorFlow is imported only here: it takes seconds, for which no mistake should wait.
     """
@@ -259,5 +254,7 @@ def make_writer(workdir: epath.Path, extra: str, settings: Mapping[str, Any]) ->
     if not leads():
         return metric_writers.MultiWriter([])
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
-    default = metric_writers.create_default_writer(str(workdir), asynchronous=False)  # `Record` calls it in the background
-    return metric_writers.MultiWriter([default, *extra_writers(extra, workdir, settings)])
+    named: dict[str, Any] = {"the log": metric_writers.LoggingWriter(), "TensorBoard": metric_writers.SummaryWriter(str(workdir))}
+    named |= extra_writers(extra, workdir, settings)
+    steady: Any = [Steady(name, writer, tell) for name, writer in named.items()]
+    return metric_writers.MultiWriter(steady)

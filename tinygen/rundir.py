@@ -43,14 +43,16 @@ def append(path: epath.Path, line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
-def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> None:
-    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it, if it can."""
+def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> bool:
+    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it. Whether it could."""
     if not leads():
-        return
+        return True
     try:
         append(workdir / "events.jsonl", json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}))
     except OSError as error:
         logging.warning("events.jsonl cannot be written: %s", error.strerror)
+        return False
+    return True
 
 
 def read_json(path: epath.Path) -> Any:

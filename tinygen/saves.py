@@ -1,6 +1,7 @@
 """The checkpoints of a run under way: where it goes on from, and saves that may fail without ending it."""
 
 import contextlib
+import gc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -57,8 +58,10 @@ class Saves:
         self.reason = ""
         self.under_way = 0  # the step of a save that may not have ended yet
         self.rollbacks = 0
+        self.unnoted: list[tuple[int, str]] = []  # failures for which there was no room in events.jsonl either
         self.ready: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}
+        checkpoint.hide_late_errors()
         train = config.train
         self.manager = checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every, when_written=self._finish)
 
@@ -72,6 +75,7 @@ class Saves:
         finally:
             self.manager.close()
             self._tidy()
+            gc.collect()  # what a failed save has left half done says so, unheard, while Python is still all there
         if kind is None:
             self.check()
 
@@ -130,6 +134,7 @@ class Saves:
         except (OSError, ValueError) as error:
             self._lose(error)
         self.under_way = 0
+        self._note()
 
     def back(self) -> int:
         """The step of the newest checkpoint that was saved while updates were finite, 0 where there is none; the later ones are deleted."""
@@ -165,8 +170,14 @@ class Saves:
         logging.warning(
             "step %d could not be saved: %s. The run goes on; the newest checkpoint is of step %d", self.failed, self.reason, self.newest
         )
-        rundir.note(self.workdir, self.failed, "unsaved", reason=self.reason)
+        self.manager.reload()  # it counts as deleted what it meant to delete after this save
         self._tidy()
+        self.unnoted.append((self.failed, self.reason))
+        self._note()
+
+    def _note(self) -> None:
+        while self.unnoted and rundir.note(self.workdir, self.unnoted[0][0], "unsaved", reason=self.unnoted[0][1]):
+            self.unnoted.pop(0)
 
     def _tidy(self) -> None:
         """Deletes what a failed save has left, once none is under way. Orbax's threads may still have been writing when it failed."""

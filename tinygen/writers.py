@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from etils import epath
 
 from tinygen.errors import UserError, unknown
+
+PAUSE = 60.0  # seconds for which a writer that failed is left alone
 
 
 class WandbWriter:
@@ -51,6 +54,41 @@ class WandbWriter:
         self.run.finish()
 
 
+class Steady:
+    """A writer that may fail: an error is told, and costs what is written in the next PAUSE seconds. No writer is worth a run.
+
+    tell: called with the name and the error, or None after what went well
+    """
+
+    def __init__(self, name: str, writer: Any, tell: Callable[[str, Exception | None], None]):
+        self.name, self.writer, self.tell = name, writer, tell
+        self.left_alone_until = 0.0
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        self._call(self.writer.write_scalars, step, scalars)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        self._call(self.writer.write_images, step, images)
+
+    def flush(self) -> None:
+        self._call(self.writer.flush)
+
+    def close(self) -> None:
+        self.left_alone_until = 0.0
+        self._call(self.writer.close)
+
+    def _call(self, method: Callable[..., None], *arguments: Any) -> None:
+        if time.monotonic() < self.left_alone_until:
+            return
+        try:
+            method(*arguments)
+        except Exception as error:  # services raise errors of kinds of their own
+            self.left_alone_until = time.monotonic() + PAUSE
+            self.tell(self.name, error)
+        else:
+            self.tell(self.name, None)
+
+
 WRITERS: dict[str, Callable[[epath.Path, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}
 
 
@@ -63,9 +101,9 @@ def check_writers(names: str) -> None:
             raise UserError(f"config.train.writers={names}: the package {name} is not installed: pip install 'tinygen[{name}]'")
 
 
-def extra_writers(names: str, workdir: epath.Path, settings: Mapping[str, Any]) -> list[Any]:
+def extra_writers(names: str, workdir: epath.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The writers of these names, "a,b", begun."""
-    return [WRITERS[name](workdir, settings) for name in _split(names)]
+    return {name: WRITERS[name](workdir, settings) for name in _split(names)}
 
 
 def _split(names: str) -> list[str]:

@@ -166,12 +166,24 @@ def unwritable(case: Case, fault: Callable[[], contextlib.AbstractContextManager
     """A whole run, whose workdir cannot be written from a fifth of its steps to two fifths."""
     with case.start() as run:
         run.until(case.setup.steps // 5 + case.setup.checkpoint_every // 2)
-        before = whole(case.workdir)
+        before = held(run, case.workdir)
         with fault():
+            run.signal(signal.SIGCONT)
             run.until(case.setup.steps * 2 // 5 + case.setup.checkpoint_every // 2)
             case.intact(before[-1:])
         case.end(run)
     return run
+
+
+def held(run: Run, workdir: Path) -> list[int]:
+    """The whole checkpoints of a run that stands still (SIGSTOP) at an instant when none is being written or deleted."""
+    while True:
+        run.signal(signal.SIGSTOP)
+        found = whole(workdir)
+        if found and not torn(workdir) and len(found) <= 2:  # config.train.keep
+            return found
+        run.signal(signal.SIGCONT)
+        time.sleep(LOOKS)
 
 
 def unsaved_and_equal(case: Case) -> None:
