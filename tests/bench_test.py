@@ -252,3 +252,17 @@ def test_one_step_a_call_and_several_take_blocks_of_the_same_length_in_turns(ben
     assert "2  a call" in capsys.readouterr().out
     assert bench.main(["calls", f"--config={recipe}", "--calls=3", "--block=4"]) == 2
     assert "--block=4 is not a multiple of --calls=3" in capsys.readouterr().err
+
+
+def test_blocks_with_and_without_the_guards_take_turns_and_the_latter_have_no_branch(bench, recipe, monkeypatch, capsys):
+    texts, compiled = [], bench.guards.ours.step_of
+
+    def noting(config, codec):
+        step = compiled(config, codec)
+        texts.append(step.jitted.lower(step.abstract, step.batch).as_text())
+        return step
+
+    monkeypatch.setattr(bench.guards.ours, "step_of", noting)
+    assert bench.main(["guards", f"--config={recipe}", "--block=2", "--rounds=3"]) == 0
+    assert ["stablehlo.case" in text for text in texts] == [True, False]
+    assert "with them" in capsys.readouterr().out

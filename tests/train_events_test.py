@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import time
 
 import pytest
 from etils import epath
@@ -96,3 +97,44 @@ def test_events_tell_starts_with_their_origin_changes_and_ends(curve, tmp_path, 
     assert events[0]["changed"] == {"optim.lr": [1e-3, 2e-3]}
     assert events[1]["signal"] == "SIGTERM"
     assert events[2]["changes"] == {"train.steps": {"from": 6, "to": 7}}
+
+
+def test_a_stall_is_told_with_what_is_waited_for_and_noted(curve, add_row, tmp_path, caplog):
+    source = build.data_source(curve())
+
+    class Slow(ArrayExamples):
+        def take(self, indices):
+            time.sleep(0.2)
+            return super().take(indices)
+
+    slow = dataclasses.replace(source, splits={**source.splits, "train": Slow(source.splits["train"].arrays)})
+    add_row("data", "toy_sine", lambda *, num: slow, dict(num=64))
+    settings = dict(steps=12, eval_every=0, preview_every=0, checkpoint_every=0)
+    train.main(curve(train=settings, guard=dict(stall=0.05 / 60)), str(tmp_path / "run"))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    told = [event["told"] for event in events if event["event"] == "stall"]
+    assert any("waiting for data" in each and "Is the folder's disk or network slow?" in each for each in told)
+    assert any(line.message in told for line in caplog.records)
+
+
+def test_a_spike_of_the_loss_is_warned_of_and_noted(curve, add_row, tmp_path, caplog):
+    source = build.data_source(curve())
+    points = dict(source.splits["train"].arrays)
+
+    class Rare(ArrayExamples):
+        calls = 0
+
+        def take(self, indices):
+            Rare.calls += 1
+            batch = super().take(indices)
+            return {**batch, "y": batch["y"] + 100.0} if Rare.calls == 60 else batch
+
+    spiky = dataclasses.replace(source, splits={**source.splits, "train": Rare(points)})
+    add_row("data", "toy_sine", lambda *, num: spiky, dict(num=64))
+    settings = dict(steps=80, eval_every=0, preview_every=0, checkpoint_every=0)
+    train.main(curve(train=settings, optim=dict(lr=1e-5)), str(tmp_path / "run"))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (spike,) = [event for event in events if event["event"] == "spike"]
+    assert spike["loss"] > 1000 * spike["median"]
+    assert 55 <= spike["step"] <= 60
+    assert any("a spike" in line.message for line in caplog.records)

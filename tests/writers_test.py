@@ -79,7 +79,7 @@ def test_a_new_workdir_is_another_run(wandb, tmp_path):
 
 def test_pictures_are_sent_one_by_one(wandb, tmp_path):
     fake = wandb()
-    (writer,) = writers.extra_writers("wandb", epath.Path(tmp_path), {})
+    writer = writers.extra_writers("wandb", epath.Path(tmp_path), {})["wandb"]
     writer.write_images(3, {"grid": np.zeros((2, 4, 5, 3), np.uint8)})
     assert fake.logged == [(3, {"grid": [("image", (4, 5, 3), "uint8")] * 2})]
 
@@ -101,3 +101,29 @@ def test_a_writer_that_is_unknown_or_not_installed_is_refused_before_anything_el
 
 def test_no_writer_is_the_default(tmp_path):
     assert writers.extra_writers("", epath.Path(tmp_path), {}) == {}
+
+
+def test_a_writer_that_fails_is_left_alone_for_a_minute_and_then_tried_again(monkeypatch):
+    now, told, written = [100.0], [], []
+    monkeypatch.setattr(writers, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Failing:
+        error = ConnectionError("gone")
+
+        def write_scalars(self, step, scalars):
+            if self.error:
+                raise self.error
+            written.append(step)
+
+        def close(self):
+            written.append("closed")
+
+    failing = Failing()
+    steady = writers.Steady("service", failing, lambda name, error: told.append((name, error)))
+    steady.write_scalars(1, {})
+    failing.error = None
+    steady.write_scalars(2, {})
+    now[0] += 61
+    steady.write_scalars(3, {})
+    steady.close()
+    assert (written, told[:2]) == ([3, "closed"], [("service", Failing.error), ("service", None)])

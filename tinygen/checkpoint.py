@@ -87,6 +87,7 @@ def save(
             codec=ocp.args.JsonSave(codec.to_json()),
             manifest=ocp.args.JsonSave(manifest),
         ),
+        force=True,  # when to save is for the loop to say; Orbax would leave out in silence what does not come after its newest
     )
 
 

@@ -77,7 +77,7 @@ class Guard:
 
 
 class Spikes:
-    """Tells losses that leap out of the recent ones: by `times` their spread (a robust standard deviation); 0 = never."""
+    """Tells losses that leap above all recent ones, by `times` the spread of those (a robust standard deviation); 0 = never."""
 
     def __init__(self, times: float):
         self.times = times
@@ -87,7 +87,7 @@ class Spikes:
         """{step: (loss, median of those before)} of the finite losses {step: loss} that are spikes."""
         found = {}
         for step, loss in losses.items():
-            if self.times and len(self.recent) >= ENOUGH:
+            if self.times and len(self.recent) >= ENOUGH and loss > max(self.recent):
                 middle = statistics.median(self.recent)
                 spread = TO_SIGMA * statistics.median(abs(each - middle) for each in self.recent)
                 if loss - middle > self.times * max(spread, 1e-3 * abs(middle)):
