@@ -133,6 +133,22 @@ def test_a_long_streak_rolls_the_run_back_and_on_with_other_data(poisoned):
     assert clean.lines[10]["loss"] != run.lines[10]["loss"]  # the same data would be poisoned again
 
 
+def test_what_is_saved_before_a_streak_is_not_pushed_out_by_it(poisoned):
+    run = poisoned(range(11, 40), 1, train=dict(steps=30, log_every=1, eval_every=0, checkpoint_every=5, keep=2))
+    event = next(json.loads(line) for line in (run.workdir / "metrics.jsonl").read_text().splitlines() if "rollback" in line)
+    assert (event["step"], event["to"]) == (21, 10)
+    assert run.checkpoints == [25, 30]
+
+
+def test_parameters_that_have_grown_beyond_all_measure_stay_finite(poisoned):
+    run = poisoned(
+        (), 0, optim=dict(lr=1e30, schedule="constant"), guard=dict(skips=3, rollbacks=1), train=dict(steps=9, checkpoint_every=1)
+    )
+    assert "None of those updates was taken" in str(run.error)
+    for step in run.checkpoints:
+        assert all(np.isfinite(leaf).all() for leaf in run.state(step).values())
+
+
 def test_a_checkpoint_from_within_a_streak_is_not_gone_back_to(poisoned):
     run = poisoned(range(12, 18), 1, guard=dict(skips=2), train=dict(steps=20, log_every=1, eval_every=0, checkpoint_every=1, keep=99))
     event = next(json.loads(line) for line in (run.workdir / "metrics.jsonl").read_text().splitlines() if "rollback" in line)

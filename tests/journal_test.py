@@ -28,7 +28,7 @@ def test_lines_after_the_checkpoint_and_torn_ones_are_taken_out(path):
     assert steps_in(path) == [1, 10, 20]
 
 
-@pytest.mark.parametrize("garbage", ["[]", '{"stop": 1}', '{"step": "1"}', "\x00\x00"])
+@pytest.mark.parametrize("garbage", ["[]", '{"stop": 1}', '{"step": "1"}', "\x00\x00", '{"step": 1, "attempt": "x"}'])
 def test_what_is_no_line_is_taken_out(path, garbage):
     path.write_text(f'{{"step": 1}}\n{garbage}\n{{"step": 2}}\n')
     Journal(path, start=5, attempt=0)
@@ -56,11 +56,18 @@ def test_numbers_can_be_added_to_the_last_line(path):
     journal = Journal(path, start=0, attempt=0)
     journal.add({"step": 1, "loss": 2.0})
     journal.add({"step": 2, "loss": 1.0})
-    journal.complete({"eval_loss": 3.0})
+    journal.complete(2, {"eval_loss": 3.0})
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"step": 1, "loss": 2.0},
         {"step": 2, "loss": 1.0, "eval_loss": 3.0},
     ]
+
+
+def test_numbers_of_a_step_whose_line_is_lost_have_a_line_of_their_own(path):
+    journal = Journal(path, start=0, attempt=0)
+    journal.complete(3, {"eval_loss": 3.0})
+    journal.complete(4, {"eval_loss": 4.0})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"step": 3, "eval_loss": 3.0}, {"step": 4, "eval_loss": 4.0}]
 
 
 @contextlib.contextmanager

@@ -118,6 +118,24 @@ def test_saves_and_lines_without_room_cost_nothing_but_themselves(curve, tmp_pat
     assert not seals.unfinished(epath.Path(workdir / "checkpoints"))
 
 
+def test_no_checkpoint_is_ahead_of_lines_that_wait(curve, tmp_path, monkeypatch, metrics_of):
+    config = curve(train=dict(steps=20, log_every=1, eval_every=0, preview_every=0, checkpoint_every=5, keep=9))
+    path, away = tmp_path / "run" / "metrics.jsonl", tmp_path / "away"
+
+    def take_away():
+        path.rename(away)
+        path.mkdir()
+
+    def put_back():
+        path.rmdir()
+        away.rename(path)
+
+    at_steps(monkeypatch, {6: take_away, 12: put_back})
+    assert train.main(config, str(tmp_path / "run")) == 0
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == list(range(1, 21))
+
+
 @pytest.mark.usefixtures("unlimited")
 def test_where_the_last_save_fails_the_run_says_so_and_can_be_finished_later(curve, tmp_path, monkeypatch, metrics_of):
     config = curve(train=dict(steps=12, log_every=1, eval_every=0, preview_every=0, checkpoint_every=5))

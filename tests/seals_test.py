@@ -14,6 +14,8 @@ def folder(tmp_path):
     (folder / "state" / "d").mkdir(parents=True)
     for name, content in {"state/d/0": b"\x00" * 3_000_000, "state/empty": b"", "config": b"{}", "a name": b"x"}.items():
         (folder / name).write_bytes(content)
+    (folder / "manifest").mkdir()
+    (folder / "manifest" / "metadata").write_text('{"sealed": "SHA256SUMS"}')
     (folder / "_CHECKPOINT_METADATA").write_text("{}")
     seals.seal(epath.Path(folder), {"streak": 2})
     return epath.Path(folder)
@@ -43,6 +45,11 @@ def flip(path):
     path.write_bytes(bytes(content))
 
 
+def kept(folder, name):
+    """The lines of the sums but that of one file."""
+    return [line for line in (folder / seals.SUMS).read_text().splitlines(keepends=True) if not line.endswith(f"  {name}\n")]
+
+
 DAMAGE = {
     "state/d/0 has changed": lambda folder: flip(folder / "state" / "d" / "0"),
     "config has changed": lambda folder: (folder / "config").write_text(""),
@@ -50,15 +57,17 @@ DAMAGE = {
     "state/d/0 is missing": lambda folder: (folder / "state").rmtree(),
     "SHA256SUMS is missing": lambda folder: (folder / seals.SUMS).unlink(),
     "SHA256SUMS is damaged": lambda folder: (folder / seals.SUMS).write_text((folder / seals.SUMS).read_text()[:100]),
+    "state/new is not among the files": lambda folder: (folder / "state" / "new").write_text(""),
     "noted.json has changed": lambda folder: (folder / seals.NOTED).write_text("{}"),
-    "it cannot be read": lambda folder: (folder / seals.SUMS).write_bytes(b"\xff\xfe\xff"),
+    "config is not among the files": lambda folder: (folder / seals.SUMS).write_text("".join(kept(folder, "config"))),
+    "SHA256SUMS is damaged ": lambda folder: (folder / seals.SUMS).write_bytes(b"\xff\xfe\xff"),
 }
 
 
 @pytest.mark.parametrize("said", DAMAGE)
 def test_damage_is_found_and_named(folder, said):
     DAMAGE[said](folder)
-    assert seals.fault(folder).startswith(said)
+    assert seals.fault(folder).startswith(said.strip())
 
 
 def test_sums_that_name_files_elsewhere_find_nothing_there(folder):
@@ -71,7 +80,20 @@ def test_sums_that_name_files_elsewhere_find_nothing_there(folder):
 def test_a_checkpoint_of_the_first_versions_needs_no_sums(folder):
     (folder / seals.SUMS).unlink()
     (folder / seals.NOTED).unlink()
+    assert seals.fault(folder) == "SHA256SUMS is missing"  # half of it has been deleted
+    (folder / "manifest" / "metadata").write_text("{}")
     assert seals.fault(folder) == ""
+
+
+@pytest.mark.parametrize("name", ["manifest", "state"])
+def test_half_a_folder_is_not_taken_for_a_first_version(tmp_path, name):
+    (tmp_path / "20" / name).mkdir(parents=True)
+    assert seals.fault(epath.Path(tmp_path / "20")) == "SHA256SUMS is missing"
+
+
+def test_a_file_in_place_of_a_folder_is_no_checkpoint(tmp_path):
+    (tmp_path / "20").write_text("")
+    assert seals.fault(epath.Path(tmp_path / "20")) == "it is no folder"
 
 
 def test_of_torn_folders_the_newest_is_kept_aside_and_of_damaged_ones_all(folder):

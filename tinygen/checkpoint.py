@@ -41,11 +41,16 @@ def make_manager(
 
     when_written: called by a thread when all of a checkpoint's files are there, before its folder gets its name
     """
+    local = "://" not in str(workdir)  # a bucket knows no renaming
     finishing = ocp.AsyncOptions(post_finalization_callback=when_written)
     return open_manager(
         workdir / "checkpoints",
         ocp.CheckpointManagerOptions(
-            max_to_keep=keep, keep_period=keep_every or None, cleanup_tmp_directories=True, async_options=finishing
+            max_to_keep=keep,
+            keep_period=keep_every or None,
+            cleanup_tmp_directories=True,
+            async_options=finishing,
+            todelete_subdir=seals.DELETED if local else None,
         ),
     )
 
@@ -76,8 +81,12 @@ def save(
     config: Config,
     codec: Codec,
     manifest: dict[str, Any],
+    sealed: bool = False,
 ) -> None:
-    """Begins a save; the state may be donated as soon as this returns."""
+    """Begins a save; the state may be donated as soon as this returns.
+
+    sealed: it will have sums
+    """
     chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK), state)
     manager.save(
         step,
@@ -85,7 +94,7 @@ def save(
             state=ocp.args.StandardSave(state, save_args=chunked),
             config=ocp.args.JsonSave(config.to_dict()),
             codec=ocp.args.JsonSave(codec.to_json()),
-            manifest=ocp.args.JsonSave(manifest),
+            manifest=ocp.args.JsonSave({**manifest, seals.SEALED: seals.SUMS} if sealed else manifest),
         ),
         force=True,  # when to save is for the loop to say; Orbax would leave out in silence what does not come after its newest
     )
@@ -163,7 +172,10 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     config, codec = schema.from_tree(items["config"], f"{place / 'config'}"), Codec.from_json(items["codec"], f"{place / 'codec'}")
     if config.model.get("depth", 0) > max(listed, 1000):  # a model of so many blocks would be made before its arrays are compared
         raise UserError(f"{place}: config.model.depth={config.model.depth}, but it holds {listed} arrays.\n{CURE}")
-    return Saved(checkpoints.parent, step, config, codec, items["manifest"])
+    manifest = items["manifest"]
+    if isinstance(manifest, dict):
+        manifest.pop(seals.SEALED, None)
+    return Saved(checkpoints.parent, step, config, codec, manifest)
 
 
 def saved_steps(workdir: epath.Path) -> list[int]:

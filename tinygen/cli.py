@@ -3,10 +3,12 @@
 Nothing heavy (JAX, TensorFlow) is imported before a command is known to be well formed, so help and mistakes answer at once.
 """
 
+import contextlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -23,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (default: this process's) and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        with _leaving_on_ctrl_c() if arguments[:1] == ["train"] else contextlib.nullcontext():
+            return _dispatch(arguments)
     except UserError as error:
         return _refuse(str(error))
     except flags.Error as error:
@@ -35,6 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None and error.errno is None:
             raise
         return _refuse(f"{error.filename or 'input/output'}: {error.strerror}")
+
+
+@contextlib.contextmanager
+def _leaving_on_ctrl_c() -> Iterator[None]:
+    """Has a Ctrl-C end the process until the loop takes care of it: an exception in the midst of an import or a callback may be lost."""
+
+    def leave(number: int, frame: object) -> None:
+        os.write(2, b"tinygen: interrupted\n")
+        os._exit(130)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _dispatch(arguments: list[str]) -> int:

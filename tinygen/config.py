@@ -22,6 +22,8 @@ from tinygen import cluster
 from tinygen.errors import UserError, unknown
 from tinygen.keys import CHOICES, SCHEMA, TABLES, resume
 
+SMALLEST, LARGEST = 1e-30, 1e30
+LAST_STEP = 2**31 - 1  # an int32
 LARGEST_BATCH = 2**20  # examples; more is a slip, and would take all memory before it is seen to be one
 
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
@@ -103,8 +105,10 @@ def check(config: Config) -> None:
         "optim.lr": optim.lr,
     }
     for key, value in positive.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"config.{key}={value} must be positive")
+        if not SMALLEST <= value <= LARGEST:  # what float32 holds, with room for a step
+            raise UserError(f"config.{key}={value} must be positive, and at most {LARGEST:g}")
+    if train.steps > LAST_STEP:
+        raise UserError(f"config.train.steps={train.steps} must be at most {LAST_STEP:,}")
     if config.batch_size > LARGEST_BATCH:
         raise UserError(f"config.batch_size={config.batch_size} must be at most {LARGEST_BATCH:,}")
     if not 0 <= config.seed < 2**32:
@@ -113,8 +117,8 @@ def check(config: Config) -> None:
         if train[key] < 0:
             raise UserError(f"config.train.{key}={train[key]} must be 0 ({'all' if key == 'eval_num' else 'never'}) or positive")
     for key in ("skips", "rollbacks", "spike", "stall"):
-        if not config.guard[key] >= 0:
-            raise UserError(f"config.guard.{key}={config.guard[key]} must be 0 or positive")
+        if not 0 <= config.guard[key] <= 1e6:
+            raise UserError(f"config.guard.{key}={config.guard[key]} must be 0 or positive, and at most 1e6")
     if config.sharding.min_size < 0:
         raise UserError(f"config.sharding.min_size={config.sharding.min_size} must be 0 or a number of elements")
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):

@@ -71,7 +71,7 @@ class Guard:
         often = f", {self.streak} times in a row" if self.streak > 1 else ""
         again = f" after {self.attempt} rollbacks" if self.attempt else ""
         return UserError(
-            f"{what}{often}{again}. None of those updates was taken; the last checkpoint is good.\n"
+            f"{what}{often}{again}. None of those updates was taken: what is saved is finite.\n"
             "Try config.precision=float32 if it is another, or in another --workdir a lower config.optim.lr or a longer warmup."
         )
 

@@ -52,16 +52,12 @@ class Journal:
         self._keep(lambda line: line["step"] <= to or "event" in line, f"after step {to}")
         return self.add(event)
 
-    def last(self) -> dict[str, Any]:
-        """The last line; empty where there is none."""
+    def complete(self, step: int, more: Mapping[str, Any]) -> None:
+        """Adds numbers to the last line, which is of `step`; where that one is lost they have a line of their own."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
-        return json.loads(lines[-1]) if lines else {}
-
-    def complete(self, more: Mapping[str, Any]) -> None:
-        """Adds numbers to the last line."""
-        line = {**self.last(), **more}
-        lines = self.path.read_text().splitlines()[:-1]
-        write_whole(self.path, "".join(f"{each}\n" for each in [*lines, json.dumps(line)]))
+        last = _read(lines[-1]) if lines else None
+        lines, line = (lines[:-1], last) if last and last["step"] == step else (lines, {"step": step})
+        write_whole(self.path, "".join(f"{each}\n" for each in [*lines, json.dumps({**line, **more})]))
 
     def _append(self, text: bytes) -> None:
         with open(self.path, "ab", buffering=0) as file:
@@ -87,4 +83,5 @@ def _read(line: str) -> dict[str, Any] | None:
         content = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and isinstance(content.get("step"), int) else None
+    sound = isinstance(content, dict) and isinstance(content.get("step"), int) and isinstance(content.get("attempt", 0), int)
+    return content if sound else None

@@ -71,7 +71,7 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
         done, step = now[0] - 1, now[-1]
         try:
             given = next(batches)
-        except UserError as error:  # such as a file that has gone: what was learnt before is sound
+        except (UserError, OSError) as error:  # such as a file that has gone: what was learnt before is sound
             flush(loop, pending)
             saves.settle()
             # With several processes only this one knows, and the others cannot be made to save.
@@ -104,8 +104,10 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
         if due(step, train.checkpoint_every) or leaving or step == steps:
             flush(loop, pending)
             pending = None
-            with record.aside("saving", state):
-                save(loop, state, step, owes)
+            # In a row of updates that were left out there is nothing new, and the run may have to go back to before it.
+            if leaving or step == steps or not loop.guard.streak:
+                with record.aside("saving", state):
+                    save(loop, state, step, owes)
         saves.look()
         if done == start:
             jax.block_until_ready(state)
@@ -137,6 +139,9 @@ def draw(loop: Loop, state: TrainState, step: int) -> None:
 
 
 def save(loop: Loop, state: TrainState, step: int, owes: list[str] | None = None) -> None:
+    if error := loop.record.write_waiting():  # a checkpoint ahead of them would lose those lines for good
+        loop.saves.give_up(step, error)
+        return
     ready = loop.record.later.up_to_here()
     loop.saves.save(step, state, loop.manifest, streak=loop.guard.streak, owes=owes or [], ready=ready)
 

@@ -69,10 +69,14 @@ def check_disk(config: Config, workdir: epath.Path, size: int) -> None:
 def most_checkpoints(config: Config) -> int:
     """How many checkpoints stand on the disk at once, at most: those that are kept, and the one being written before another goes."""
     train = config.train
-    regular = range(train.checkpoint_every, train.steps, train.checkpoint_every) if train.checkpoint_every else range(0)
-    saves = [*regular, train.steps]
-    kept = {*saves[-train.keep :], *(step for step in saves if train.keep_every and step % train.keep_every == 0)}
-    return min(len(saves), len(kept) + 1)
+    every, keep = train.checkpoint_every, train.keep
+    regular = range(every, train.steps, every) if every else range(0)
+    newest = min(keep, len(regular) + 1)  # the last step's among them
+    multiples = 0
+    if train.keep_every and regular:
+        both, older = math.lcm(every, train.keep_every), regular[: len(regular) - (newest - 1)]
+        multiples = older[-1] // both if older else 0
+    return min(len(regular) + 1, newest + multiples + 1)
 
 
 def check_memory(what: str, needed: int, cure: str) -> None:

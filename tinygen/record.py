@@ -128,6 +128,10 @@ class Record:
         if self.journal is not None:
             self._warn("metrics.jsonl", self.journal.write())
 
+    def write_waiting(self) -> OSError | None:
+        """Tries once more to write the lines of metrics.jsonl that wait. Returns the error where they have to wait on."""
+        return self.journal.write() if self.journal is not None else None
+
     @property
     def unwritten(self) -> int:
         """Lines of metrics.jsonl that have found no room."""
@@ -160,7 +164,7 @@ class Record:
     def complete(self, step: int, values: Mapping[str, float]) -> None:
         """Adds to the last line, which is of `step`, what its run did not come to measure."""
         if self.journal is not None:
-            self.journal.complete(values)
+            self.journal.complete(step, values)
         self.later(self.writer.write_scalars, step, dict(values))
 
     def roll_back(self, step: int, to: int, attempt: int) -> None:

@@ -88,7 +88,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     path = workdir / "config.json"
     metrics = workdir / "metrics.jsonl"
     steps = saved_steps(workdir)
-    begun = steps or (metrics.exists() and metrics.read_text())
+    begun = steps or (metrics.exists() and metrics.read_bytes())
     stored = _stored(workdir, steps) if begun else None
     with config.unlocked():
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
@@ -147,6 +147,14 @@ def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dic
     }
 
 
+def described(workdir: epath.Path) -> bool:
+    """Whether what `describe_run` writes is there."""
+    try:
+        return all(read_json(workdir / name) is not None for name in ("manifest.json", "codec/codec.json"))
+    except UserError:
+        return False
+
+
 def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) -> None:
     """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program. Process 0 does."""
     if not leads():
@@ -157,9 +165,13 @@ def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) ->
 
 
 def read_manifest(workdir: epath.Path) -> dict[str, Any] | None:
-    manifest = read_json(path := workdir / "manifest.json")
-    if manifest is not None and not (isinstance(manifest, dict) and "data_fingerprint" in manifest):
-        raise UserError(f"{path} is damaged (it names no data_fingerprint): put it back, or give another --workdir")
+    """What manifest.json says, or where that is lost the newest checkpoint. None where there is neither."""
+    try:
+        manifest = read_json(workdir / "manifest.json")
+    except UserError:
+        manifest = None
+    if not (isinstance(manifest, dict) and "data_fingerprint" in manifest):
+        return find(workdir).manifest if saved_steps(workdir) else None
     return manifest
 
 

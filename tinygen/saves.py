@@ -22,13 +22,18 @@ def recover(workdir: epath.Path) -> None:
     For the process that owns the folder. Raises UserError where all are damaged: to begin anew is for the user to decide.
     """
     checkpoints, steps = checkpoint.absolute(workdir / "checkpoints"), checkpoint.saved_steps(workdir)
+    _sweep(checkpoints)
     for folder in seals.unfinished(checkpoints):
         moved = seals.set_aside(folder, "torn")
         logging.warning("%s was not finished when the run ended: now in %s", folder, moved)
         rundir.note(workdir, steps[-1] if steps else 0, "torn", folder=folder.name)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
-        if not (why := seals.fault(checkpoints / str(step))):
+        try:
+            why = seals.fault(checkpoints / str(step))
+        except OSError as error:
+            raise UserError(f"{checkpoints / str(step)} cannot be read: {error.strerror}. Nothing was changed.") from error
+        if not why:
             break
         damaged[step] = why
     if damaged and len(damaged) == len(steps):
@@ -41,6 +46,13 @@ def recover(workdir: epath.Path) -> None:
         moved = seals.set_aside(checkpoints / str(step), "damaged")
         logging.warning("%s is damaged (%s): now in %s", checkpoints / str(step), why, moved)
         rundir.note(workdir, step, "damaged", reason=why)
+
+
+def _sweep(checkpoints: epath.Path) -> None:
+    """Deletes what was put aside to be deleted."""
+    with contextlib.suppress(OSError):  # the next sweep comes
+        if (checkpoints / seals.DELETED).exists():
+            (checkpoints / seals.DELETED).rmtree()
 
 
 class Saves:
@@ -75,6 +87,8 @@ class Saves:
         finally:
             self.manager.close()
             self._tidy()
+            if processes.leads():
+                _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
             gc.collect()  # what a failed save has left half done says so, unheard, while Python is still all there
         if kind is None:
             self.check()
@@ -97,11 +111,13 @@ class Saves:
 
     def streak(self, step: int) -> int:
         """How many of the last updates before a checkpoint were left out, in a row."""
-        return int(seals.noted(self._folder(step)).get("streak", 0))
+        streak = seals.noted(self._folder(step)).get("streak", 0)
+        return streak if isinstance(streak, int) else 0
 
     def owes(self, step: int) -> list[str]:
         """What a run that a signal ended did not come to at a checkpoint's step."""
-        return [str(each) for each in seals.noted(self._folder(step)).get("owes", [])]
+        owes = seals.noted(self._folder(step)).get("owes", [])
+        return owes if isinstance(owes, list) else []
 
     def save(
         self, step: int, state: TrainState, manifest: dict[str, Any], *, streak: int, owes: list[str], ready: Callable[[], None]
@@ -115,7 +131,7 @@ class Saves:
         self._tidy()
         self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": owes}
         try:
-            checkpoint.save(self.manager, step, state, self.config, self.codec, manifest)
+            checkpoint.save(self.manager, step, state, self.config, self.codec, manifest, sealed=True)
             self.failed = 0
         except (OSError, ValueError) as error:
             self._lose(error)
@@ -135,12 +151,23 @@ class Saves:
             self._lose(error)
         self.under_way = 0
         self._note()
+        if processes.leads():
+            _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
+
+    def give_up(self, step: int, error: OSError) -> None:
+        """Counts a save as failed that was not begun, since something that has to be on disk before is not."""
+        self.settle()
+        self.under_way = step
+        self._lose(error)
 
     def back(self) -> int:
-        """The step of the newest checkpoint that was saved while updates were finite, 0 where there is none; the later ones are deleted."""
+        """The step of the newest whole checkpoint that was saved while updates were finite, 0 where there is none; later ones are deleted.
+
+        Where all were saved while some were left out, it is the first: its parameters are the last good ones.
+        """
         self.settle()
-        steps = checkpoint.saved_steps(self.workdir)
-        good = next((step for step in reversed(steps) if not self.streak(step)), 0)
+        steps = [step for step in checkpoint.saved_steps(self.workdir) if not seals.fault(self._folder(step))]
+        good = next((step for step in reversed(steps) if not self.streak(step)), steps[0] if steps else 0)
         self.rollbacks += 1
         processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what another has yet to read
         for step in steps:

@@ -12,7 +12,9 @@ from etils import epath
 
 SUMS = "SHA256SUMS"
 NOTED = "noted.json"
-UNSEALED = (SUMS, "_CHECKPOINT_METADATA")  # the latter has Orbax's times, and is written again when the folder has its name
+SEALED = "sealed"  # in the manifest of a checkpoint that has sums: without them it is torn, and not of the first versions
+UNSEALED = (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")  # the latter two are Orbax's, written when the folder gets its name
+DELETED = "deleted"  # within checkpoints/, for what is on its way out: a folder that is half gone must not look like one
 BLOCK = 2**20  # bytes read at once
 ASIDE = "set_aside"  # within checkpoints/
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has not yet finished
@@ -26,29 +28,45 @@ def seal(folder: epath.Path, notes: Mapping[str, Any]) -> None:
 
 
 def fault(folder: epath.Path) -> str:
-    """What is wrong with a checkpoint; "" where it is whole. Those of the first versions, which have no sums, are taken as they are."""
+    """What is wrong with a checkpoint; "" where it is whole. Those of the first versions, which have no sums, are taken as they are.
+
+    Raises OSError where the disk cannot be read: that says nothing of the checkpoint.
+    """
+    if not folder.is_dir():
+        return "it is no folder"
     sums = folder / SUMS
-    try:
-        if not sums.exists():
-            return f"{SUMS} is missing" if (folder / NOTED).exists() else ""
-        stated = [line.split("  ", 1) for line in sums.read_text().splitlines()]
-        if not stated or any(len(pair) != 2 or len(pair[0]) != hashlib.sha256().digest_size * 2 for pair in stated):
-            return f"{SUMS} is damaged"
-        found = dict(_files(folder))
-        for digest, name in stated:
-            if name not in found:
-                return f"{name} is missing"
-            if _sum(found[name]) != digest:
-                return f"{name} has changed since it was written"
-    except (OSError, ValueError) as error:  # ValueError: text that is none
-        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+    if not sums.exists():
+        return "" if _of_the_first_versions(folder) else f"{SUMS} is missing"
+    lines = sums.read_bytes().decode("utf-8", "replace").splitlines()
+    stated = {name: digest for digest, separator, name in (line.partition("  ") for line in lines) if separator}
+    if not stated or len(stated) < len(lines) or any(len(digest) != hashlib.sha256().digest_size * 2 for digest in stated.values()):
+        return f"{SUMS} is damaged"
+    found = dict(_files(folder))
+    for name in sorted({*stated, *found}):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in stated:
+            return f"{name} is not among the files of {SUMS}"
+        if _sum(found[name]) != stated[name]:
+            return f"{name} has changed since it was written"
     return ""
+
+
+def _of_the_first_versions(folder: epath.Path) -> bool:
+    """Whether a checkpoint's manifest is there and knows of no sums."""
+    path = folder / "manifest" / "metadata"
+    try:
+        manifest = json.loads(path.read_bytes()) if path.exists() else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and SEALED not in manifest
 
 
 def noted(folder: epath.Path) -> dict[str, Any]:
     """What a checkpoint was sealed with; nothing for those of the first versions."""
     path = folder / NOTED
-    return json.loads(path.read_text()) if path.exists() else {}
+    notes = json.loads(path.read_text()) if path.exists() else {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def unfinished(checkpoints: epath.Path) -> list[epath.Path]:

@@ -99,7 +99,8 @@ def make_train_step(
         grads, metrics, buffers = gradients(loss, state, batch, key, accumulate)
         count = state.step - state.guard["skipped"]  # updates so far: what the schedule and the average go by
         grad_norm, param_norm = optax.global_norm(grads), optax.global_norm(state.params)
-        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"][0])
+        # Parameters whose norm overflows are not made worse: with optim.lr as it may be, no update takes finite ones beyond float32.
+        finite = jnp.isfinite(grad_norm) & jnp.isfinite(param_norm) & jnp.isfinite(metrics["loss"][0])
 
         def update() -> tuple[Any, ...]:
             updates, opt_state = tx.update(grads, state.opt_state, state.params)

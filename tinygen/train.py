@@ -119,13 +119,14 @@ def run(
                 taken = footprint.measure(take_step, layout, abstract)
                 manifest |= taken.facts()
                 logging.info("%s", "\n".join(taken.lines()))
-            if not start:
+            if not start or not rundir.described(workdir):
                 rundir.describe_run(workdir, source.codec, manifest)
             loop = Loop(
                 fed, source, parts, take_step, evaluate, preview, saves, record, guard, Spikes(config.guard.spike), manifest, stop,
                 after_step,
             )  # fmt: skip
-            if start:
+            owed = bool(start and saves.owes(start))
+            if owed:
                 catch_up(loop, state, start)
             while True:
                 try:
@@ -147,7 +148,7 @@ def run(
         rundir.note(workdir, reached, "stopped", signal=stop.name)
         logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
     else:
-        if reached > start:
+        if reached > start or owed:
             rundir.note(workdir, reached, "finished")
         after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
         logging.info("Done: %d steps in %s. %s", reached, workdir, after)
