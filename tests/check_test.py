@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, check, limits, record, scratch, writers
+from tinygen import build, check, limits, record, scratch, train, writers
 from tinygen.errors import UserError
 
 ALL = (
@@ -57,7 +57,7 @@ def test_several_steps_a_call_are_taken_as_the_loop_takes_them(checked, curve):
 
 
 def test_a_run_that_has_begun_is_checked_beside_what_it_has(curve, tmp_path, capsys):
-    (tmp_path / "checkpoints" / "15").mkdir(parents=True)
+    train.main(curve(train=dict(steps=15)), str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     assert check.main(curve(), str(tmp_path)) == 0
     assert sorted(tmp_path.rglob("*")) == before

@@ -150,7 +150,7 @@ def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dic
 def described(workdir: epath.Path) -> bool:
     """Whether what `describe_run` writes is there."""
     try:
-        return all(read_json(workdir / name) is not None for name in ("manifest.json", "codec/codec.json"))
+        return all(isinstance(read_json(workdir / name), dict) for name in ("manifest.json", "codec/codec.json"))
     except UserError:
         return False
 

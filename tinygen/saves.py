@@ -69,7 +69,7 @@ class Saves:
         self.failed = 0  # the step of the last save, if it failed
         self.reason = ""
         self.under_way = 0  # the step of a save that may not have ended yet
-        self.rollbacks = 0
+        self.rollbacks = self.losses = 0
         self.unnoted: list[tuple[int, str]] = []  # failures for which there was no room in events.jsonl either
         self.ready: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}
@@ -89,7 +89,8 @@ class Saves:
             self._tidy()
             if processes.leads():
                 _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
-            gc.collect()  # what a failed save has left half done says so, unheard, while Python is still all there
+            if self.losses:
+                gc.collect()  # what a failed save has left half done says so, unheard, while Python is still all there
         if kind is None:
             self.check()
 
@@ -193,7 +194,7 @@ class Saves:
         if processes.count() > 1:
             raise UserError(f"step {self.under_way} could not be saved: {_reason(error)}. The checkpoint of step {self.newest} is whole.")
         self.failed, self.reason = self.under_way, _reason(error)
-        self.under_way = 0
+        self.under_way, self.losses = 0, self.losses + 1
         logging.warning(
             "step %d could not be saved: %s. The run goes on; the newest checkpoint is of step %d", self.failed, self.reason, self.newest
         )
