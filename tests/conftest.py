@@ -46,6 +46,9 @@ from tinygen.models.layers import Linear
 from tinygen.sharding import make_mesh, path_name
 from tinygen.state import init_state
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it puts in the background; the tests' processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def pytest_unconfigure():
     if OWN_CACHE:
