@@ -156,8 +156,8 @@ def test_a_signal_during_an_evaluation_leaves_at_once_and_the_evaluation_is_made
     with monkeypatch.context() as patch:
         held_out = evaluate.make_held_out
 
-        def make(*arguments):
-            evaluated = held_out(*arguments)
+        def make(*arguments, **options):
+            evaluated = held_out(*arguments, **options)
             return lambda *weights: [os.kill(os.getpid(), signal.SIGTERM), evaluated(*weights)][1]
 
         patch.setattr(evaluate, "make_held_out", make)

@@ -134,7 +134,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     state, size = save_and_restore(run, state, abstract, checks)
     times = Times(seconds, 0.0, 0.0)
     few = min(examples := held_out_examples(run), BATCHES * evaluate.held_out_size(config, parts))
-    evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, graphdef, held_out)
+    evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, graphdef, step=held_out)
     if config.train.eval_every:
         with checks("evaluation") as found:
             began = time.perf_counter()

@@ -91,18 +91,13 @@ def make_held_out(
 
 
 def make_evaluation(
-    config: Config,
-    source: DataSource,
-    parts: build.Parts,
-    graphdef: Any,
-    step: Any = None,
-    unwanted: Callable[[], bool] = lambda: False,
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, **options: Any
 ) -> Callable[[TrainState], dict[str, float] | None]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is `unwanted`.
+    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is unwanted.
 
-    step: as for `make_held_out`
+    options: `step` and `unwanted`, as for `make_held_out`
     """
-    held_out = make_held_out(config, source, parts, graphdef, step, unwanted)
+    held_out = make_held_out(config, source, parts, graphdef, **options)
 
     def evaluate(state: TrainState) -> dict[str, float] | None:
         try:
