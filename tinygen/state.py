@@ -76,7 +76,7 @@ def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
 def make_train_step(
     graphdef: nnx.GraphDef,
     objective: Any,
-    tx: optax.GradientTransformation,
+    tx: optax.GradientTransformationExtraArgs,
     schedule: Schedule,
     *,
     seed: int,
@@ -103,7 +103,7 @@ def make_train_step(
         finite = jnp.isfinite(grad_norm) & jnp.isfinite(param_norm) & jnp.isfinite(metrics["loss"][0])
 
         def update() -> tuple[Any, ...]:
-            updates, opt_state = tx.update(grads, state.opt_state, state.params)
+            updates, opt_state = tx.update(grads, state.opt_state, state.params, grad_norm=grad_norm)
             params = optax.apply_updates(state.params, updates)
             ema = update_ema(state.ema, params, count, ema_decay)
             return params, buffers, ema, opt_state, optax.global_norm(updates) / param_norm
