@@ -28,6 +28,27 @@ def test_a_commands_programs_have_ended_when_their_calls_return(how, ended):
     assert done.stdout.split()[-1] == ended
 
 
+ASKED = """
+import sys
+from tinygen import cli, commands
+def compiles(*args):
+    import jax
+    jax.jit(lambda x: x.sum())(jax.numpy.ones(3))  # reads XLA_FLAGS
+    return 0
+commands._command = lambda module: compiles
+assert cli.main(["train", "--config=configs/dit_digits8.py:smoke", *sys.argv[1:]]) == 0
+import os
+print(os.environ.get("XLA_FLAGS"))
+"""
+
+
+@pytest.mark.parametrize(("words", "asked"), [([], False), (["--config.deterministic"], True)])
+def test_deterministic_asks_xla_for_it_in_words_that_it_knows(words, asked):
+    """XLA ends a process whose XLA_FLAGS hold a word that it doesn't know."""
+    done = subprocess.run([sys.executable, "-c", ASKED, *words], capture_output=True, text=True, check=True)
+    assert ("--xla_gpu_deterministic_ops=true" in done.stdout.split()) == asked
+
+
 # A call into C that takes minutes, as a compilation may.
 COMPILING = """
 import hashlib, sys

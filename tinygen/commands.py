@@ -53,14 +53,14 @@ def _train_flags(values: flags.FlagValues) -> None:
 
 
 def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
-    with _joined(values, recipe.config.distributed, recipe.config.distributed_timeout):
+    with _joined_for(recipe.config, values):
         if values.describe:
             return _command("describe")(recipe.config)
         return _command("train")(recipe.config, _workdir(values), {"recipe": recipe.path, "changed": recipe.changed})
 
 
 def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
-    with _joined(values, recipe.config.distributed, recipe.config.distributed_timeout):
+    with _joined_for(recipe.config, values):
         return _command("check")(recipe.config, _workdir(values))
 
 
@@ -134,6 +134,15 @@ def required(values: flags.FlagValues, name: str, what: str) -> str:
 def _command(module: str) -> Callable[..., int | None]:
     """`main` of a command's module, imported only now: it brings JAX."""
     return importlib.import_module(f"tinygen.{module}").main
+
+
+def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractContextManager[None]:
+    """`_joined`, as a run's configuration has it."""
+    from tinygen import runtime
+
+    if config.deterministic:
+        runtime.compute_repeatably()
+    return _joined(values, config.distributed, config.distributed_timeout)
 
 
 def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> contextlib.AbstractContextManager[None]:

@@ -17,6 +17,7 @@ SCHEMA: dict[str, Any] = dict(
     seed=0,  # root of every random stream: initialisation, data order, noise, samples
     batch_size=64,  # examples an optimizer step, over all devices; a multiple of optim.accumulate x mesh.data x mesh.fsdp
     precision=resume("auto"),  # auto (by machine) | float32 (exact) | bfloat16 (products' operands) | bfloat16_activations (those too)
+    deterministic=resume(False),  # the same bits every time on a GPU too, so that a stopped run goes on as if it had not been; slower there
     attention=resume("auto"),  # auto (by machine, length and objective) | plain | blockwise (less memory) | cudnn (NVIDIA GPUs)
     remat=resume("none"),  # computed again in the backward pass (saves memory; on a CPU with scan): none | products (all but them) | full
     scan=resume(0),  # blocks a turn of a loop over all, which compiles in the time of one turn; divides model.depth; 0 = no loop

@@ -111,6 +111,14 @@ def compute_in_turn() -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
+def compute_repeatably() -> None:
+    """Has XLA take, on a GPU, only operations whose results are the same every time. To be called before JAX knows its devices.
+
+    By default it times several and takes the fastest, and sums with atomic operations, whose order is never the same twice.
+    """
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".lstrip()
+
+
 def listen() -> None:
     """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
     from tinygen.processes import leads  # brings JAX
