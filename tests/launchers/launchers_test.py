@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 LAUNCHERS = sorted(path.name for path in SCRIPTS.glob("*.sh") if os.access(path, os.X_OK))
 
