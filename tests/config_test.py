@@ -176,6 +176,10 @@ def test_difference_lists_changed_keys_and_those_that_one_side_lacks(monkeypatch
         dict(optim=dict(accumulate=0)),
         dict(optim=dict(accumulate=3)),
         dict(ema=dict(decay=1.0)),
+        dict(optim=dict(b1=0.9999999999)),  # 1 in float32: Adam's correction of its moments would be 0 / 0
+        dict(optim=dict(b2=0.9999999999)),
+        dict(optim=dict(final_lr=1e300)),
+        dict(optim=dict(weight_decay=1e39)),
         dict(data=dict(overfit=-1)),
         dict(train=dict(steps=0)),
         dict(train=dict(eval_every=-1)),

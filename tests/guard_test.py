@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,28 +25,28 @@ TOLD = {"loss": "nan", "grad_norm": "inf"}
 def test_single_bad_updates_are_borne_for_ever():
     it = guard(skips=1)
     for first in range(1, 100, 2):
-        assert it.watch([first, first + 1], [first // 2 + 1] * 2) == {first: 1}
+        assert it.watch([first, first + 1], [first // 2 + 1] * 2, [0.0, 0.1]) == {first: 1}
         assert not it.spent
 
 
 def test_patience_ends_with_one_more_in_a_row_than_may_be_skipped():
     it = guard(skips=2)
-    assert it.watch([1, 2, 3, 4, 5], [0, 1, 2, 3, 4]) == {2: 1, 3: 2, 4: 3}  # step 5 is no longer looked at
+    assert it.watch([1, 2, 3, 4, 5], [0, 1, 2, 3, 4], [0.1] + [0.0] * 4) == {2: 1, 3: 2, 4: 3}  # step 5 is no longer looked at
     assert it.spent
     assert it.end(4, TOLD).step == 4
 
 
 def test_a_streak_goes_on_over_calls_and_over_a_restart():
     it = guard(skips=2, skipped=7, streak=1)
-    assert it.watch([11], [8]) == {11: 2}
-    assert it.watch([12], [9]) == {12: 3}
+    assert it.watch([11], [8], [0.0]) == {11: 2}
+    assert it.watch([12], [9], [0.0]) == {12: 3}
     assert it.spent
 
 
 @pytest.mark.parametrize("policy", ["rollback", "stop"])
 def test_other_policies_have_no_patience(policy):
     it = guard(policy=policy)
-    assert it.watch([1, 2], [1, 2]) == {1: 1}
+    assert it.watch([1, 2], [1, 2], [0.0, 0.0]) == {1: 1}
     assert it.spent
     assert isinstance(it.end(1, TOLD), RollBack if policy == "rollback" else UserError)
 
@@ -140,11 +141,31 @@ def test_what_is_saved_before_a_streak_is_not_pushed_out_by_it(poisoned):
     assert run.checkpoints == [25, 30]
 
 
-def test_parameters_that_have_grown_beyond_all_measure_stay_finite(poisoned):
-    run = poisoned(
-        (), 0, optim=dict(lr=1e30, schedule="constant"), guard=dict(skips=3, rollbacks=1), train=dict(steps=9, checkpoint_every=1)
-    )
-    assert "None of those updates was taken" in str(run.error)
+def test_an_update_that_was_taken_and_is_not_finite_ends_the_attempt_at_once():
+    it = guard(skips=9)
+    assert it.watch([1, 2, 3], [0, 0, 0], [0.1, math.inf, 0.1]) == {}
+    assert (it.spoilt, it.spent) == (2, True)
+    it.begin(0, 3)
+    assert not it.spent
+    it.watch([4], [0], [math.nan])
+    assert "step 4: the update (nan of the parameters) is not finite after 3 rollbacks" in str(it.end(4, {"update_ratio": "nan"}))
+
+
+BEYOND = {
+    "a rate beyond all measure": dict(lr=1e30, schedule="constant"),
+    "a last rate that is": dict(lr=0.01, schedule="linear", decay_steps=1, final_lr=1e30),
+    "a decay that is": dict(lr=1e30, weight_decay=1e20, schedule="constant"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("steps_per_call", [1, 3])
+def test_no_checkpoint_ever_holds_what_is_not_finite(poisoned, name, steps_per_call):
+    """Loss and gradient are finite, the update is not: the device takes it, and the loop tells before anything is saved."""
+    settings = dict(steps=9, checkpoint_every=1, keep=1, log_every=1, steps_per_call=steps_per_call)
+    run = poisoned((), 0, optim=BEYOND[name], guard=dict(skips=3, rollbacks=1), train=settings)
+    assert "what is saved is finite" in str(run.error)
+    assert [event for event, _ in run.events] == ["spoilt", "rollback", "spoilt"]
     for step in run.checkpoints:
         assert all(np.isfinite(leaf).all() for leaf in run.state(step).values())
 
@@ -180,6 +201,19 @@ def test_policy_stop_ends_the_run_at_once(poisoned):
     assert "step 7: the loss (nan)" in str(run.error)
     assert run.events == [("skipped", 7)]
     assert run.checkpoints == [5]
+
+
+def test_a_signal_in_a_streak_does_not_push_out_the_checkpoint_to_go_back_to(poisoned, stop_during, monkeypatch):
+    settings = dict(guard=dict(skips=3), train=dict(steps=20, log_every=1, checkpoint_every=10, keep=1))
+    straight = poisoned(range(12, 18), 1, name="straight", **settings)
+    for step in (11, 13):  # before it, and within
+        with monkeypatch.context() as patch:
+            stop_during(patch, step)
+            assert poisoned(range(12, 18), 1, **settings).checkpoints == [10, step]
+    again = poisoned(range(12, 18), 1, **settings)
+    assert (again.lines, again.events) == (straight.lines, straight.events)
+    assert ("rollback", 15) in again.events
+    assert again.checkpoints == straight.checkpoints == [20]
 
 
 @pytest.mark.parametrize(("step", "saved"), [(9, 9), (13, 13), (14, 11), (16, 16)])

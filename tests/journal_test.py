@@ -81,6 +81,41 @@ def room(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_numbers_that_json_has_not_are_words(path):
+    Journal(path, start=0, attempt=0).add({"step": 1, "loss": float("nan"), "update_ratio": float("inf"), "lr": 0.5})
+    assert path.read_text() == '{"step": 1, "loss": "nan", "update_ratio": "inf", "lr": 0.5}\n'
+
+
+def test_lines_that_are_lost_are_told_of_and_not_promised_again(path, caplog):
+    path.write_text('{"step": 1}\n{"step": 2\n{"step": 3}\n')
+    Journal(path, start=3, attempt=0)
+    assert "1 lines cannot be read: they are lost" in caplog.text
+    assert "run again" not in caplog.text
+    path.unlink()
+    Journal(path, start=3, attempt=0)
+    assert "no line is left of the steps up to 3" in caplog.text
+
+
+def test_a_rollback_without_room_waits_too(path):
+    journal = Journal(path, start=0, attempt=0)
+    for step in (1, 2, 3):
+        journal.add({"step": step})
+    with room(12):
+        journal.add({"step": 4})
+        assert journal.roll_back(1, {"step": 4, "event": "rollback"}).strerror == "File too large"
+        assert journal.add({"step": 2, "attempt": 1}).strerror == "File too large"
+        assert journal.roll_back(2, {"step": 3, "event": "rollback"}).strerror == "File too large"
+        assert steps_in(path) == [1, 2, 3]
+    assert journal.add({"step": 3, "attempt": 2}) is None
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1},
+        {"step": 4, "event": "rollback"},
+        {"step": 2, "attempt": 1},
+        {"step": 3, "event": "rollback"},
+        {"step": 3, "attempt": 2},
+    ]
+
+
 def test_lines_without_room_wait_whole_and_are_written_in_order_when_there_is_some(path):
     journal = Journal(path, start=0, attempt=0)
     assert journal.add({"step": 1}) is None

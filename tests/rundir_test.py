@@ -88,6 +88,16 @@ def test_a_manifest_says_what_the_run_was_made_with():
     assert json.loads(json.dumps(manifest)) == manifest
 
 
+def test_what_was_done_to_a_config_json_beside_a_checkpoint_is_told_and_undone(finished, tiny, tmp_path, caplog):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished.workdir, workdir)
+    text = (workdir / "config.json").read_text()
+    (workdir / "config.json").write_text(text.replace('"decay_steps": 40', '"decay_steps": 90'))
+    assert rundir.claim(epath.Path(workdir), tiny(optim=dict(decay_steps=0))).optim.decay_steps == 40
+    assert "config.json has changed (optim.decay_steps: 40 -> 90): it is taken from the checkpoint" in caplog.text
+    assert (workdir / "config.json").read_text() == text
+
+
 @pytest.mark.parametrize("text", [None, "", '{"seed": 0, '])
 def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finished, tiny, tmp_path, text):
     workdir = tmp_path / "run"

@@ -12,8 +12,8 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,11 +34,30 @@ STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its numb
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 
 
-def make_manager(
-    workdir: epath.Path, *, keep: int, keep_every: int, when_written: Callable[[], None] | None = None
-) -> ocp.CheckpointManager:
-    """Saves asynchronously; keeps the newest `keep` checkpoints and those whose step is a multiple of `keep_every`.
+class Keep(NamedTuple):
+    """Which checkpoints stay, for Orbax: the `newest` ones, those whose step is a multiple of `every` (0: none), and those `besides`."""
 
+    newest: int
+    every: int
+    besides: Callable[[Sequence[int]], set[int]]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        steps = [each.step for each in checkpoints]
+        kept = {*steps[-self.newest :], *self.besides(steps), *(step for step in steps if self.every and step % self.every == 0)}
+        return [step in kept for step in steps]
+
+
+def make_manager(
+    workdir: epath.Path,
+    *,
+    keep: int,
+    keep_every: int,
+    besides: Callable[[Sequence[int]], set[int]] = lambda steps: set(),
+    when_written: Callable[[], None] | None = None,
+) -> ocp.CheckpointManager:
+    """Saves asynchronously; keeps the newest `keep` checkpoints, those whose step is a multiple of `keep_every`, and those `besides`.
+
+    besides: which of some steps are
     when_written: called by a thread when all of a checkpoint's files are there, before its folder gets its name
     """
     local = "://" not in str(workdir)  # a bucket knows no renaming
@@ -46,8 +65,7 @@ def make_manager(
     return open_manager(
         workdir / "checkpoints",
         ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
-            keep_period=keep_every or None,
+            preservation_policy=Keep(keep, keep_every, besides),
             cleanup_tmp_directories=True,
             async_options=finishing,
             todelete_subdir=seals.DELETED if local else None,
@@ -143,10 +161,11 @@ class Saved:
         return absolute(self.checkpoints) / str(self.step) / "state"
 
 
-def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") -> Saved:
+def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt", *, sums: bool = True) -> Saved:
     """The checkpoint that `path` means: a run's workdir, its checkpoints folder, or one checkpoint in it; the newest by default.
 
     option: what the path was given as
+    sums: see whether its files are what they were when they were written
     Raises UserError where there is none.
     """
     folder = epath.Path(path)
@@ -163,7 +182,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     step = steps[-1] if step is None else step
     names = ("config", "codec", "manifest")
     with _naming_damage(checkpoints, step):
-        if leads() and (why := seals.fault(absolute(checkpoints) / str(step))):
+        if sums and leads() and (why := seals.fault(absolute(checkpoints) / str(step))):
             raise ValueError(why)
     with _naming_damage(checkpoints, step), open_manager(checkpoints, READING) as manager:
         items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))

@@ -10,7 +10,6 @@ A recipe calls `base(...)` with what it changes and `vary(...)` for its variants
 import importlib.machinery
 import importlib.util
 import json
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from tinygen.errors import UserError, unknown
 from tinygen.keys import CHOICES, SCHEMA, TABLES, resume
 
 SMALLEST, LARGEST = 1e-30, 1e30
+NEXT_TO_ONE = 1 - 2.0**-24  # the largest float32 below 1
 LAST_STEP = 2**31 - 1  # an int32
 LARGEST_BATCH = 2**20  # examples; more is a slip, and would take all memory before it is seen to be one
 
@@ -122,11 +122,11 @@ def check(config: Config) -> None:
     if config.sharding.min_size < 0:
         raise UserError(f"config.sharding.min_size={config.sharding.min_size} must be 0 or a number of elements")
     for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
-        if not 0 <= optim[key] < math.inf:
-            raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive, and finite")
+        if not 0 <= optim[key] <= LARGEST:
+            raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive, and at most {LARGEST:g}")
     for key, value in {"ema.decay": config.ema.decay, "optim.b1": optim.b1, "optim.b2": optim.b2}.items():
-        if not 0 <= value < 1:
-            raise UserError(f"config.{key}={value} must lie in [0, 1)")
+        if not 0 <= value <= NEXT_TO_ONE:
+            raise UserError(f"config.{key}={value} must lie in [0, 1), also when rounded to float32")
     if config.data.overfit < 0:
         raise UserError(f"config.data.overfit={config.data.overfit} must be 0 (all examples) or a number of examples")
     for key, known in CHOICES.items():

@@ -4,6 +4,7 @@ Whatever befalls a run, the file holds the lines of the steps that its state has
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,25 +18,32 @@ class Journal:
     """Adds lines, whole or not at all. Those for which the disk has no room wait for it in memory.
 
     Lines after `start`, the step that a run goes on from, are taken out: those steps are taken again. So are those of an attempt (see
-    `tinygen.guard`) after the checkpoint's.
+    `tinygen.guard`) after the checkpoint's. Lines that cannot be read are taken out and told of: they are lost.
+
+    Numbers that are not finite stand as words, "nan" and "inf", for JSON has none.
     """
 
     def __init__(self, path: epath.Path, start: int, attempt: int):
         self.path = path
-        self.waiting: list[str] = []
-        self._keep(lambda line: (line.get("attempt", 0), line["step"]) <= (attempt, start), f"after step {start}")
+        self.waiting: list[dict[str, Any]] = []
+        self.cut: int | None = None  # a step after which lines in the file are yet to be taken out
+        if not self._keep(lambda line: (line.get("attempt", 0), line["step"]) <= (attempt, start), f"after step {start}") and start:
+            logging.warning("metrics.jsonl: no line is left of the steps up to %d, which were taken before: those lines are lost", start)
 
     def add(self, line: Mapping[str, Any]) -> OSError | None:
         """Adds a line, and those that wait. Returns the error where they have to wait on."""
-        self.waiting.append(f"{json.dumps(line)}\n")
+        self.waiting.append(dict(line))
         return self.write()
 
     def write(self) -> OSError | None:
         """Writes the lines that wait. Returns the error where they have to wait on."""
         if not self.waiting:
             return None
-        text = "".join(self.waiting)
+        text = "".join(map(_text, self.waiting))
         try:
+            if self.cut is not None:
+                self._keep(_up_to(self.cut), f"after step {self.cut}")
+                self.cut = None
             if "://" in str(self.path):  # object stores know only whole files
                 self.path.write_text(f"{self.path.read_text() if self.path.exists() else ''}{text}")
             else:
@@ -46,10 +54,12 @@ class Journal:
         return None
 
     def roll_back(self, to: int, event: Mapping[str, Any]) -> OSError | None:
-        """Takes out the steps after `to`, though not what befell the run in them, and adds the event that led to it."""
-        if error := self.write():
-            return error
-        self._keep(lambda line: line["step"] <= to or "event" in line, f"after step {to}")
+        """Takes out the steps after `to`, though not what befell the run in them, and adds the event that led to it.
+
+        Returns the error where that has to wait, as `add` does.
+        """
+        self.cut = to if self.cut is None else min(self.cut, to)
+        self.waiting = list(filter(_up_to(to), self.waiting))
         return self.add(event)
 
     def complete(self, step: int, more: Mapping[str, Any]) -> None:
@@ -57,7 +67,7 @@ class Journal:
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         last = _read(lines[-1]) if lines else None
         lines, line = (lines[:-1], last) if last and last["step"] == step else (lines, {"step": step})
-        write_whole(self.path, "".join(f"{each}\n" for each in [*lines, json.dumps({**line, **more})]))
+        write_whole(self.path, "".join(f"{each}\n" for each in [*lines, _text({**line, **more}).rstrip()]))
 
     def _append(self, text: bytes) -> None:
         with open(self.path, "ab", buffering=0) as file:
@@ -69,13 +79,30 @@ class Journal:
                 file.truncate(end)  # part of a line may have fitted
                 raise
 
-    def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> None:
-        """Rewrites the file with the wanted lines. A line that a killed process left torn is none."""
-        lines = self.path.read_bytes().decode("utf-8", "replace").splitlines() if self.path.exists() else []
-        kept = [line for line in lines if (read := _read(line)) and wanted(read)]
-        if len(kept) < len(lines):
-            logging.info("metrics.jsonl: %d lines %s taken out: those steps run again", len(lines) - len(kept), where)
+    def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
+        """Rewrites the file with the wanted lines, and says how many these are. A last line that a killed process left torn is none."""
+        text = self.path.read_bytes().decode("utf-8", "replace") if self.path.exists() else ""
+        lines = text.splitlines()
+        read = [_read(line) for line in lines]
+        if read and read[-1] is None and not text.endswith("\n"):
+            lines, read = lines[:-1], read[:-1]
+        if damaged := read.count(None):
+            logging.warning("metrics.jsonl: %d lines cannot be read: they are lost", damaged)
+        kept = [line for line, content in zip(lines, read, strict=True) if content is not None and wanted(content)]
+        if again := len(lines) - damaged - len(kept):
+            logging.info("metrics.jsonl: %d lines %s taken out: those steps run again", again, where)
         write_whole(self.path, "".join(f"{line}\n" for line in kept))
+        return len(kept)
+
+
+def _up_to(step: int) -> Callable[[dict[str, Any]], bool]:
+    """What stays of lines when a run goes back to `step`."""
+    return lambda line: line["step"] <= step or "event" in line
+
+
+def _text(line: Mapping[str, Any]) -> str:
+    sound = {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
+    return f"{json.dumps(sound, allow_nan=False)}\n"
 
 
 def _read(line: str) -> dict[str, Any] | None:

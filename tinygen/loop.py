@@ -152,29 +152,31 @@ def flush(loop: Loop, pending: Pending | None) -> None:
         return
     steps, metrics, extra = pending
     every, last, guard, record = loop.config.train.log_every, loop.config.train.steps, loop.guard, loop.record
-    counts, (total, weight) = jax.device_get((metrics["skipped"], metrics["loss"]))
-    left_out = guard.watch(steps, np.ravel(counts)[: len(steps)].tolist())
-    taken = steps[: steps.index(max(left_out)) + 1] if guard.spent else steps
+    counts, ratios, (total, weight) = jax.device_get((metrics["skipped"], metrics["update_ratio"], metrics["loss"]))
+    left_out = guard.watch(steps, np.ravel(counts)[: len(steps)].tolist(), np.ravel(ratios)[: len(steps)].tolist())
+    failed = guard.spoilt or max(left_out, default=0)
+    taken = steps[: steps.index(failed) + 1] if guard.spent else steps
     losses = dict(zip(steps, (np.ravel(total) / np.maximum(np.ravel(weight), 1e-12)).tolist(), strict=False))
     for step, (loss, median) in loop.spikes({step: losses[step] for step in taken if step not in left_out}).items():
         logging.warning("step %d: the loss is %.4g, where it was about %.4g: a spike", step, loss, median)
         rundir.note(loop.saves.workdir, step, "spike", loss=loss, median=median)
     due_now = {step for step in taken if step in (1, last) or due(step, every) or (extra is not None and step == steps[-1])}
-    if not (due_now or left_out):
+    if not (due_now or left_out or guard.spent):
         return
     fetched = jax.device_get(metrics)
     lines: dict[int, dict[str, Any]] = {}
-    for step in sorted(due_now | left_out.keys()):
+    for step in sorted(due_now | left_out.keys() | ({failed} if guard.spent else set())):
         lines[step] = finalise(jax.tree.map(lambda values, at=step: np.ravel(values)[at - steps[0]], fetched))
         if step in left_out:  # JSON has no such numbers
             bad = {name: str(lines[step].get(name, "nan")) for name in ("loss", "grad_norm")}
             lines[step] = {"event": "skipped", "in_a_row": left_out[step], **bad}
+        elif step == guard.spoilt:
+            lines[step] = {"event": "spoilt", "update_ratio": str(lines[step]["update_ratio"])}
         lines[step] |= (extra or {}) if step == steps[-1] else {}
         lines[step] |= {"attempt": guard.attempt} if guard.attempt else {}
     record.lines(lines, steps[-1])
     if guard.spent:
-        step = max(left_out)
-        end = guard.end(step, lines[step])
+        end = guard.end(failed, lines[failed])
         if isinstance(end, UserError):
-            rundir.note(loop.saves.workdir, step, "stopped", reason=str(end))
+            rundir.note(loop.saves.workdir, failed, "stopped", reason=str(end))
         raise end

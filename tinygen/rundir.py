@@ -110,20 +110,27 @@ def claim(workdir: epath.Path, config: Config) -> Config:
 
 
 def _stored(workdir: epath.Path, steps: Sequence[int]) -> Config | None:
-    """The configuration of the run in a workdir: its config.json, or where that is lost its newest checkpoint's. None where both are."""
+    """The configuration of the run in a workdir: its newest checkpoint's, which has sums. Without one config.json's; None without either.
+
+    What has been done to config.json since is told, and the file is written again.
+    """
     path = workdir / "config.json"
+    if not steps:
+        tree = read_json(path)
+        return None if tree is None else schema.from_tree(tree, str(path))
+    sealed = find(workdir, sums=False).config
+    fault = ""
     try:
         tree = read_json(path)
-        if tree is not None:
-            return schema.from_tree(tree, str(path))
-        if not steps:
-            return None
+        found = sealed if tree is None else schema.from_tree(tree, str(path))
+        changes = schema.difference(sealed, found).items()
+        odd = [f"{key}: {old} -> {new}" for key, (old, new) in changes if not schema.may_change(key, found)]
+        fault = f"{path} is gone" if tree is None else f"{path} has changed ({'; '.join(odd[:6])})" if odd else ""
     except UserError as error:
-        if not steps:
-            raise
-        logging.warning("%s", str(error).splitlines()[0])
-    logging.warning("%s is taken from the checkpoint of step %d", path, steps[-1])
-    return find(workdir).config
+        fault = str(error).splitlines()[0]
+    if fault:
+        logging.warning("%s: it is taken from the checkpoint of step %d", fault, steps[-1])
+    return sealed
 
 
 def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:
@@ -162,17 +169,6 @@ def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) ->
     write_whole(workdir / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     (workdir / "codec").mkdir(exist_ok=True)
     write_whole(workdir / "codec" / "codec.json", json.dumps(codec.to_json(), indent=2) + "\n")
-
-
-def read_manifest(workdir: epath.Path) -> dict[str, Any] | None:
-    """What manifest.json says, or where that is lost the newest checkpoint. None where there is neither."""
-    try:
-        manifest = read_json(workdir / "manifest.json")
-    except UserError:
-        manifest = None
-    if not (isinstance(manifest, dict) and "data_fingerprint" in manifest):
-        return find(workdir).manifest if saved_steps(workdir) else None
-    return manifest
 
 
 def _revision() -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -75,7 +75,9 @@ class Saves:
         self.notes: dict[str, Any] = {}
         checkpoint.hide_late_errors()
         train = config.train
-        self.manager = checkpoint.make_manager(workdir, keep=train.keep, keep_every=train.keep_every, when_written=self._finish)
+        self.manager = checkpoint.make_manager(
+            workdir, keep=train.keep, keep_every=train.keep_every, besides=self._besides, when_written=self._finish
+        )
 
     def __enter__(self) -> "Saves":
         return self
@@ -112,7 +114,8 @@ class Saves:
 
     def streak(self, step: int) -> int:
         """How many of the last updates before a checkpoint were left out, in a row."""
-        streak = seals.noted(self._folder(step)).get("streak", 0)
+        notes = self.notes if step == self.under_way else seals.noted(self._folder(step))
+        streak = notes.get("streak", 0)
         return streak if isinstance(streak, int) else 0
 
     def owes(self, step: int) -> list[str]:
@@ -162,19 +165,34 @@ class Saves:
         self._lose(error)
 
     def back(self) -> int:
-        """The step of the newest whole checkpoint that was saved while updates were finite, 0 where there is none; later ones are deleted.
-
-        Where all were saved while some were left out, it is the first: its parameters are the last good ones.
-        """
+        """The step of the newest whole checkpoint that a run is rolled back to, 0 where there is none; later ones are deleted."""
         self.settle()
+        if processes.leads():
+            _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
         steps = [step for step in checkpoint.saved_steps(self.workdir) if not seals.fault(self._folder(step))]
-        good = next((step for step in reversed(steps) if not self.streak(step)), steps[0] if steps else 0)
+        good = self.good(steps) or 0
         self.rollbacks += 1
         processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what another has yet to read
         for step in steps:
             if step > good:
                 self.manager.delete(step)
         return good
+
+    def good(self, steps: Sequence[int]) -> int | None:
+        """Of those steps the one that a run is rolled back to: the newest regular one that was saved while updates were finite.
+
+        What a signal saved is none where there are regular ones: a run that one has stopped must not be rolled back to elsewhere than a
+        run that none has. Where all were saved while updates were left out it is the first: its parameters are the last good ones.
+        """
+        every = self.config.train.checkpoint_every
+        regular = [step for step in steps if every and step % every == 0]
+        sound = [step for step in regular or steps if not self.streak(step)]
+        return max(sound) if sound else min(steps, default=None)
+
+    def _besides(self, steps: Sequence[int]) -> set[int]:
+        """What is kept however old it is."""
+        good = self.good(steps)
+        return set() if good is None else {good}
 
     def _folder(self, step: int) -> epath.Path:
         return checkpoint.absolute(self.workdir / "checkpoints") / str(step)
@@ -185,7 +203,8 @@ class Saves:
         if processes.leads():
             checkpoints = checkpoint.absolute(self.workdir / "checkpoints")
             written = [path for path in seals.unfinished(checkpoints) if path.name.split(".")[0] == str(self.under_way)]
-            seals.seal(written[0] if written else self._folder(self.under_way), self.notes)  # in a bucket it has its name from the start
+            newest = max(written, key=lambda path: path.stat().mtime, default=None)  # one that could not be deleted may lie beside it
+            seals.seal(newest or self._folder(self.under_way), self.notes)  # in a bucket it has its name from the start
 
     def _lose(self, error: Exception) -> None:
         """Tells of a save that failed, and makes room."""

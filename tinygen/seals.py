@@ -5,6 +5,8 @@
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,10 +23,11 @@ UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has n
 
 
 def seal(folder: epath.Path, notes: Mapping[str, Any]) -> None:
-    """Writes the notes, and the sums of all files in a folder."""
+    """Writes the notes, and the sums of all files in a folder; all of it is on the disk then, should the machine stop."""
     (folder / NOTED).write_text(json.dumps(notes) + "\n")
     lines = [f"{_sum(path)}  {name}\n" for name, path in _files(folder)]
     (folder / SUMS).write_text("".join(lines))
+    _settle(folder)
 
 
 def fault(folder: epath.Path) -> str:
@@ -34,6 +37,8 @@ def fault(folder: epath.Path) -> str:
     """
     if not folder.is_dir():
         return "it is no folder"
+    if odd := next(_odd(folder), ""):
+        return f"{odd} is neither a file nor a folder"
     sums = folder / SUMS
     if not sums.exists():
         return "" if _of_the_first_versions(folder) else f"{SUMS} is missing"
@@ -65,7 +70,10 @@ def _of_the_first_versions(folder: epath.Path) -> bool:
 def noted(folder: epath.Path) -> dict[str, Any]:
     """What a checkpoint was sealed with; nothing for those of the first versions."""
     path = folder / NOTED
-    notes = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        notes = json.loads(path.read_text()) if path.exists() else {}
+    except (ValueError, RecursionError):
+        return {}
     return notes if isinstance(notes, dict) else {}
 
 
@@ -101,6 +109,30 @@ def _files(folder: epath.Path, prefix: str = "") -> Iterator[tuple[str, epath.Pa
             yield from _files(path, f"{prefix}{path.name}/")
         elif prefix or path.name not in UNSEALED:
             yield f"{prefix}{path.name}", path
+
+
+def _odd(folder: epath.Path) -> Iterator[str]:
+    """What lies in a folder that is no plain file: links, pipes, devices. To read those may never end, or lead elsewhere."""
+    if "://" in str(folder):  # a bucket has none
+        return
+    for path, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            mode = os.lstat(os.path.join(path, name)).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                yield os.path.relpath(os.path.join(path, name), folder)
+
+
+def _settle(folder: epath.Path) -> None:
+    """Has the disk take all files below a folder, and their names."""
+    if "://" in str(folder):
+        return
+    for path, _, files in os.walk(folder, topdown=False):
+        for place in [*(os.path.join(path, name) for name in files), path]:
+            number = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
 
 
 def _sum(path: epath.Path) -> str:

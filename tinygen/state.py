@@ -99,8 +99,8 @@ def make_train_step(
         grads, metrics, buffers = gradients(loss, state, batch, key, accumulate)
         count = state.step - state.guard["skipped"]  # updates so far: what the schedule and the average go by
         grad_norm, param_norm = optax.global_norm(grads), optax.global_norm(state.params)
-        # Parameters whose norm overflows are not made worse: with optim.lr as it may be, no update takes finite ones beyond float32.
-        finite = jnp.isfinite(grad_norm) & jnp.isfinite(param_norm) & jnp.isfinite(metrics["loss"][0])
+        sizes = [grad_norm, param_norm, metrics["loss"][0], *(jnp.sum(leaf) for leaf in jax.tree.leaves(buffers))]
+        finite = jnp.isfinite(jnp.stack([jnp.asarray(size, jnp.float32) for size in sizes])).all()
 
         def update() -> tuple[Any, ...]:
             updates, opt_state = tx.update(grads, state.opt_state, state.params, grad_norm=grad_norm)

@@ -195,10 +195,12 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
 
 def check_same_data(workdir: epath.Path, fingerprint: str) -> None:
     """Raises UserError where a run that has saved a checkpoint began on other data."""
-    stored = rundir.read_manifest(workdir) if checkpoint.saved_steps(workdir) else None
-    if stored is not None and stored["data_fingerprint"] != fingerprint:
+    if not checkpoint.saved_steps(workdir):
+        return
+    before = checkpoint.find(workdir, sums=False).manifest["data_fingerprint"]
+    if before != fingerprint:
         raise UserError(
-            f"{workdir}: the data have changed since this run began ({stored['data_fingerprint']} -> {fingerprint}).\n"
+            f"{workdir}: the data have changed since this run began ({before} -> {fingerprint}).\n"
             "Put them back as they were, or give another --workdir."
         )
 

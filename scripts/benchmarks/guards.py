@@ -54,8 +54,8 @@ def taking(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable
     guard, spikes = Guard("skip", 10, 3, skipped=0, streak=0, attempt=0), Spikes(10.0)
 
     def watch(number: int, metrics: Any) -> None:
-        skipped, (total, weight) = jax.device_get((metrics["skipped"], metrics["loss"]))
-        guard.watch([number], [int(np.ravel(skipped)[0])])
+        skipped, ratio, (total, weight) = jax.device_get((metrics["skipped"], metrics["update_ratio"], metrics["loss"]))
+        guard.watch([number], [int(np.ravel(skipped)[0])], [float(np.ravel(ratio)[0])])
         spikes({number: float(total) / float(weight)})
 
     def run() -> None:
