@@ -87,7 +87,7 @@ def test_a_writer_that_cannot_begin_is_found(checked, curve, monkeypatch):
 
 
 def test_an_update_that_is_not_finite_is_found(checked, curve):
-    with pytest.raises(UserError, match="check of preview and writers: step 2: the loss"):
+    with pytest.raises(UserError, match="check of preview and writers: step 1: the update"):
         checked(curve(optim=dict(lr=1e38, clip=0.0)))
 
 

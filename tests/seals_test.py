@@ -61,8 +61,8 @@ DAMAGE = {
     "state/new is not among the files": lambda folder: (folder / "state" / "new").write_text(""),
     "noted.json has changed": lambda folder: (folder / seals.NOTED).write_text("{}"),
     "config is not among the files": lambda folder: (folder / seals.SUMS).write_text("".join(kept(folder, "config"))),
-    "state/link is neither a file nor a folder": lambda folder: (folder / "state" / "link").symlink_to("/dev/zero"),
-    "state/round is neither a file nor a folder": lambda folder: (folder / "state" / "round").symlink_to("."),
+    "state/link is neither a file nor a folder": lambda folder: os.symlink("/dev/zero", folder / "state" / "link"),
+    "state/round is neither a file nor a folder": lambda folder: os.symlink(".", folder / "state" / "round"),
     "SHA256SUMS is neither a file nor a folder": lambda folder: ((folder / seals.SUMS).unlink(), os.mkfifo(folder / seals.SUMS)),
     "SHA256SUMS is damaged ": lambda folder: (folder / seals.SUMS).write_bytes(b"\xff\xfe\xff"),
 }
