@@ -117,13 +117,18 @@ def test_two_processes_are_rolled_back_together_and_end_together(start, tmp_path
     assert [line["step"] for line in lines(tmp_path / "run") if line.get("event") == "rollback"] == [3, 3]
 
 
-def test_a_signal_to_one_process_stops_both_after_the_same_step_which_is_saved(start, tmp_path):
-    both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *SMALL) for index in (0, 1)]
+def test_a_signal_to_one_process_stops_both_after_the_same_step_from_which_they_go_on(start, tmp_path):
+    fixed = [*SMALL, "--config.optim.decay_steps=100"]
+    both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *fixed) for index in (0, 1)]
     reached(tmp_path / "run", both, 2)
     both[1].kill(signal.SIGTERM)
     assert [process.wait().status for process in both] == [143, 143]
     step = lines(tmp_path / "run")[-1]["step"]
     assert (tmp_path / "run" / "checkpoints" / str(step)).exists()
+    both = [start(index, *quick(tmp_path / "run", steps=step + 2), *fixed) for index in (0, 1)]
+    ended = [process.wait() for process in both]
+    assert [each.status for each in ended] == [0, 0], "\n".join(each.said for each in ended)
+    assert [line["step"] for line in lines(tmp_path / "run")] == list(range(1, step + 3))
 
 
 def reached(workdir, running, step):

@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 
 from tinygen import config as schema
-from tinygen.checkpoint import find, saved_steps
+from tinygen.checkpoint import newest_item, saved_steps
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -118,7 +118,7 @@ def _stored(workdir: epath.Path, steps: Sequence[int]) -> Config | None:
     if not steps:
         tree = read_json(path)
         return None if tree is None else schema.from_tree(tree, str(path))
-    sealed = find(workdir, sums=False).config
+    sealed = schema.from_tree(newest_item(workdir, "config"), f"the configuration of the checkpoint of step {steps[-1]}")
     fault = ""
     try:
         tree = read_json(path)

@@ -197,7 +197,8 @@ def check_same_data(workdir: epath.Path, fingerprint: str) -> None:
     """Raises UserError where a run that has saved a checkpoint began on other data."""
     if not checkpoint.saved_steps(workdir):
         return
-    before = checkpoint.find(workdir, sums=False).manifest["data_fingerprint"]
+    manifest = checkpoint.newest_item(workdir, "manifest")
+    before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
     if before != fingerprint:
         raise UserError(
             f"{workdir}: the data have changed since this run began ({before} -> {fingerprint}).\n"
