@@ -113,12 +113,12 @@ class Peer:
 
 
 @contextlib.contextmanager
-def started(python: str, mode: str, options: Mapping[str, Any], patience: float) -> Iterator[Peer]:
-    """A worker under the interpreter `python`, with the options of `bench_peer.py`; it ends with the context.
+def started(python: str, mode: str, options: Mapping[str, Any], patience: float, worker: Path | None = None) -> Iterator[Peer]:
+    """A worker under the interpreter `python`, with the options of `bench_peer.py` or another `worker`; it ends with the context.
 
     patience: seconds that a turn of a peer that races may take
     """
-    command = [python, str(WORKER), f"--mode={mode}", *(f"--{name}={value}" for name, value in options.items())]
+    command = [python, str(worker or WORKER), f"--mode={mode}", *(f"--{name}={value}" for name, value in options.items())]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would block the worker
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)

@@ -1,0 +1,146 @@
+"""The Fréchet distance between the Gaussians that have the moments of two sets of features, its bias and its error.
+
+    d² = |μ₁ - μ₂|² + tr(Σ₁ + Σ₂ - 2 (Σ₁Σ₂)^½)        (Dowson & Landau 1982; Heusel et al. 2017)
+
+It is called FID over Inception's features alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tinygen.errors import UserError
+from tinygen.scores.moments import Moments, moments_of
+
+NEGATIVE = 1e-5  # of the largest eigenvalue: further below zero is no rounding, not even float32's
+
+Distance = Callable[[np.ndarray, np.ndarray], float]  # (mean [D], covariance [D, D]) -> the distance from a fixed reference
+
+
+def frechet_distance(mu1: np.ndarray, sigma1: np.ndarray, mu2: np.ndarray, sigma2: np.ndarray) -> float:
+    """The distance between the Gaussians (mu1 [D], sigma1 [D, D]) and (mu2, sigma2), never below 0; see `distance_from`."""
+    return distance_from(mu2, sigma2)(mu1, sigma1)
+
+
+def distance_from(mean: np.ndarray, covariance: np.ndarray) -> Distance:
+    """The distance from a reference as a function of the other's mean [D] and covariance [D, D], in float64.
+
+    The trace of (Σ₁Σ₂)^½ is the sum of the roots of the eigenvalues of AᵀΣ₁A with AAᵀ = Σ₂, which are real; those that rounding
+    makes negative count as 0, and so does a distance that it makes negative. Where a covariance lacks rank, each direction that it
+    lacks may add some 1e-8 of the largest variance, for that is the root of float64's rounding.
+    Raises UserError for shapes that do not fit, numbers that are not finite and matrices that are no covariances.
+    """
+    mean, covariance = _checked(mean, covariance, "the reference")
+    values, vectors = np.linalg.eigh(covariance)
+    largest = float(np.max(values, initial=0))
+    _check_positive(values, largest, "the reference")
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    trace = float(np.trace(covariance))
+
+    def distance(other_mean: np.ndarray, other_covariance: np.ndarray) -> float:
+        mu, sigma = _checked(other_mean, other_covariance, "the samples")
+        if mu.shape != mean.shape:
+            raise UserError(
+                f"the reference has {len(mean)} dimensions and the samples have {len(mu)}: their features are not from the same network"
+            )
+        product = root.T @ sigma @ root
+        shared = np.linalg.eigvalsh((product + product.T) / 2)
+        _check_positive(shared, largest * float(np.linalg.norm(sigma)), "the samples")
+        cross = float(np.sum(np.sqrt(np.maximum(shared, 0))))
+        return max(0.0, float(np.sum((mu - mean) ** 2)) + float(np.trace(sigma)) + trace - 2 * cross)
+
+    return distance
+
+
+def too_few(num: int, dim: int) -> str:
+    """What is wrong with a distance over `dim` features from `num` samples, and "" where they are enough.
+
+    The distance from few samples comes out too large, by about a constant divided by their number; from as many as there are
+    dimensions or fewer, the covariance lacks rank besides. With 2,048 dimensions a toy's bias is 7.7 from 2,000 samples, 1.4 from
+    10,000 and 0.27 from 50,000.
+    """
+    if num > dim:
+        return ""
+    return (
+        f"{num} samples are too few for a distance over {dim} features: from fewer than {dim + 1} it comes out far too large "
+        "(with 2,048 features and 2,000 samples by 7.7, with 10,000 still by 1.4)"
+    )
+
+
+class Extrapolation(NamedTuple):
+    """distance: where the line reaches infinitely many samples; below 0 it says no more than "close to 0"
+
+    sizes, distances: the points that it goes through
+    """
+
+    distance: float
+    sizes: list[int]
+    distances: list[float]
+
+
+def extrapolated(features: np.ndarray, distance: Distance, *, num: int = 15, seed: int = 0) -> Extrapolation:
+    """The distance from features [N, D] as if there were infinitely many: its bias, which falls as 1/N, taken away.
+
+    A line of the distances of `num` random subsets of growing size against 1/size (Chong & Forsyth 2020, FID∞). Each subset holds the
+    smaller ones, so that one pass over the features is enough. The reference stays as it is, with what bias it has.
+    distance: `distance_from` the reference
+    The smallest subset is a tenth of all, but where it can it has 2 (D + 1) rows: nearer to D the bias is no line, and the distance
+    comes out somewhat too small instead.
+    Raises UserError for fewer than 2 (D + 1) rows.
+    """
+    count, dim = features.shape
+    enough = 2 * (dim + 1)
+    if count < enough:
+        raise UserError(
+            f"{count} samples are too few to extrapolate a distance over {dim} features to infinitely many: give {enough} or more"
+        )
+    smallest = max(count // 10, min(enough, count // 2))
+    sizes = np.unique(np.linspace(smallest, count, num).round().astype(int)).tolist()
+    order = np.random.default_rng(seed).permutation(count)
+    moments, distances, done = Moments.empty(dim), [], 0
+    for size in sizes:
+        moments = moments.merge(moments_of(features, np.sort(order[done:size])))
+        distances.append(distance(moments.mean, moments.covariance))
+        done = size
+    return Extrapolation(_intercept(sizes, distances), sizes, distances)
+
+
+def jackknife(features: np.ndarray, distance: Distance, *, groups: int = 10, seed: int = 0) -> float:
+    """The standard error of the distance from features [N, D], by leaving out one of `groups` random groups at a time.
+
+    It is the error that comes from which samples were drawn: the reference stays as it is, and the bias remains.
+    distance: `distance_from` the reference
+    Raises UserError where there are fewer than two samples a group.
+    """
+    count = len(features)
+    if count < 2 * groups:
+        raise UserError(f"{count} samples are too few for a standard error from {groups} groups: give {2 * groups} or more")
+    whole = moments_of(features)
+    left_out = []
+    # in random groups: in order, or every tenth, a group might be a class
+    for rows in np.array_split(np.random.default_rng(seed).permutation(count), groups):
+        rest = whole.without(moments_of(features, np.sort(rows)))
+        left_out.append(distance(rest.mean, rest.covariance))
+    return float(np.sqrt((groups - 1) * np.var(left_out)))
+
+
+def _intercept(sizes: Sequence[int], distances: Sequence[float]) -> float:
+    """Where the least squares line of distances against 1/size meets 0."""
+    return float(np.polynomial.Polynomial.fit(1 / np.asarray(sizes), distances, 1)(0.0))
+
+
+def _checked(mean: np.ndarray, covariance: np.ndarray, whose: str) -> tuple[np.ndarray, np.ndarray]:
+    mean, covariance = np.asarray(mean, np.float64), np.asarray(covariance, np.float64)
+    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
+        raise UserError(f"{whose}: a mean of shape {mean.shape} and a covariance of shape {covariance.shape} do not fit")
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise UserError(f"{whose}: the mean or the covariance holds NaN or infinity")
+    if np.abs(covariance - covariance.T).max(initial=0) > NEGATIVE * np.abs(covariance).max(initial=0):
+        raise UserError(f"{whose}: the covariance is not symmetric")
+    return mean, covariance
+
+
+def _check_positive(values: np.ndarray, scale: float, whose: str) -> None:
+    if np.min(values, initial=0) < -NEGATIVE * scale:
+        raise UserError(f"{whose}: what should be a covariance is none, for it has negative eigenvalues")

@@ -1,0 +1,105 @@
+"""Are samples where real images are, and real images where samples are? Answers from balls that reach to the k-th neighbour.
+
+Distances are computed a block at a time: memory does not grow with the number of images, but for a few numbers an image.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tinygen.errors import UserError
+from tinygen.scores.moments import check_finite
+
+ROWS = 1024  # of either side that are float64 at once
+NUMBERS = 2**23  # of distances that are in memory at once: 64 MiB
+SAME = 1e-12  # of both squared norms together: rows that are closer differ by the network's rounding alone
+
+
+class PrecisionRecall(NamedTuple):
+    """precision: the share of samples in the ball of at least one real image
+    recall: the share of real images in the ball of at least one sample
+    """
+
+    precision: float
+    recall: float
+
+
+class DensityCoverage(NamedTuple):
+    """density: the number of balls of real images that a sample is in, mean over the samples, divided by k; may be more than 1
+    coverage: the share of real images whose ball holds at least one sample
+    """
+
+    density: float
+    coverage: float
+
+
+def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = 3) -> PrecisionRecall:
+    """Kynkäänniemi et al. 2019: of samples with features [N, D] and real images with features [M, D].
+
+    k: a ball's radius is the distance to the k-th nearest of the others on its own side, and its rim belongs to it
+    Raises UserError where a side has k rows or fewer, or features are not finite.
+    """
+    _check(features, reference, k)
+    real, drawn = _radii(reference, k), _radii(features, k)
+    precise, recalled = 0, np.zeros(len(reference), bool)
+    for rows, distances in _blocks(features, reference):
+        precise += int((distances <= real).any(1).sum())
+        recalled |= (distances <= drawn[rows, None]).any(0)
+    return PrecisionRecall(precise / len(features), float(recalled.mean()))
+
+
+def density_coverage(features: np.ndarray, reference: np.ndarray, *, k: int = 5) -> DensityCoverage:
+    """Naeem et al. 2020: of samples with features [N, D] and real images with features [M, D].
+
+    k: a ball's radius is the distance to the k-th nearest of the other real images, and its rim belongs to it
+    Raises UserError where a side has k rows or fewer, or features are not finite.
+    """
+    _check(features, reference, k)
+    real = _radii(reference, k)
+    inside, covered = 0, np.zeros(len(reference), bool)
+    for _, distances in _blocks(features, reference):
+        within = distances <= real
+        inside += int(within.sum())
+        covered |= within.any(0)
+    return DensityCoverage(inside / (k * len(features)), float(covered.mean()))
+
+
+def _radii(features: np.ndarray, k: int) -> np.ndarray:
+    """The squared distance [N] of each row to the k-th nearest of the other rows. Equal rows are neighbours at distance 0."""
+    radii = np.empty(len(features))
+    for rows, distances in _blocks(features, features):
+        distances[np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)] = np.inf  # a row is no neighbour of itself
+        radii[rows] = np.partition(distances, k - 1, axis=1)[:, k - 1]
+    return radii
+
+
+def _blocks(left: np.ndarray, right: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some rows of `left` and their squared distances [n, M] to all of `right`, until there are no more."""
+    step = max(1, min(ROWS, NUMBERS // len(right)))
+    for start in range(0, len(left), step):
+        rows = slice(start, min(start + step, len(left)))
+        x = left[rows].astype(np.float64)
+        distances = np.empty((len(x), len(right)))
+        for first in range(0, len(right), ROWS):
+            distances[:, first : first + ROWS] = _squared(x, right[first : first + ROWS].astype(np.float64))
+        yield rows, distances
+
+
+def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Squared distances [n, m] between rows; exactly 0 between those of copies, which a ball of radius 0 must hold."""
+    norms = np.einsum("nd,nd->n", x, x)[:, None] + np.einsum("md,md->m", y, y)
+    squared = norms - 2 * (x @ y.T)
+    return np.where(squared > SAME * norms, squared, 0.0)
+
+
+def _check(features: np.ndarray, reference: np.ndarray, k: int) -> None:
+    if features.shape[1] != reference.shape[1]:
+        raise UserError(f"the samples have {features.shape[1]} features and the reference {reference.shape[1]}: not the same network's")
+    if min(len(features), len(reference)) <= k:
+        raise UserError(
+            f"the {k} nearest neighbours need {k + 1} images or more on both sides: "
+            f"{len(features)} samples and {len(reference)} of the reference are too few"
+        )
+    check_finite(features)
+    check_finite(reference)

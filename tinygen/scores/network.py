@@ -1,0 +1,34 @@
+"""What every score over features asks of a network."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    """A frozen network whose features a score compares.
+
+    name: "inception", "efflite0", or a run's
+    distance: what a Fréchet distance over it is called: "FID", "FD-EffLite0", ...
+    dim: features an image
+    preset: the name of how images are resized and scaled
+    prepare: uint8 [H, W, 3] -> float32 [size, size, 3], the network's input; runs on the host, in threads
+    apply: (variables, float32 [B, size, size, 3]) -> {"features": [B, dim], "logits": [B, K]}; pure, to be jitted; logits only where
+        Inception Score can use them
+    variables: the weights, a tree of arrays
+    sha256: of the weights' file
+    """
+
+    name: str
+    distance: str
+    dim: int
+    preset: str
+    size: int
+    prepare: Callable[[np.ndarray], np.ndarray]
+    apply: Callable[[Any, jax.Array], dict[str, jax.Array]]
+    variables: Any
+    sha256: str

@@ -1,0 +1,21 @@
+"""What a score was measured by. Two numbers may be compared where that is the same, and only there."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def fingerprint(protocol: Mapping[str, Any]) -> str:
+    """12 hex digits, equal for equal protocols."""
+    return hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def unlike(one: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str] = ()) -> list[str]:
+    """The fields in which two protocols differ, "nfe: 25 and 50", but for those that are `allowed` to."""
+    fields = [field for field in sorted(one.keys() | other.keys()) if field not in allowed and one.get(field) != other.get(field)]
+    return [f"{field}: {_shown(one, field)} and {_shown(other, field)}" for field in fields]
+
+
+def _shown(protocol: Mapping[str, Any], field: str) -> str:
+    return str(protocol[field])[:80] if field in protocol else "not given"
