@@ -1,0 +1,81 @@
+"""A small residual network that tells the label of an image; the features before its last layer serve distances between image sets."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.models.convolution import Convolution, GroupNorm
+from tinygen.models.layers import Linear
+from tinygen.models.mlp import drop
+
+
+class Block(nnx.Module):
+    """x + convolution(silu(norm(convolution(silu(norm x))))), norms first (He et al. 2016); where the size changes, a convolution of x."""
+
+    def __init__(self, inputs: int, outputs: int, groups: int, *, stride: int, precision: str, rngs: nnx.Rngs):
+        self.norm_first, self.norm_second = GroupNorm(inputs, groups), GroupNorm(outputs, groups)
+        self.first = Convolution(inputs, outputs, stride=stride, precision=precision, rngs=rngs)
+        self.second = Convolution(outputs, outputs, precision=precision, rngs=rngs)
+        same = stride == 1 and inputs == outputs
+        self.skip = None if same else Convolution(inputs, outputs, side=1, stride=stride, precision=precision, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        h = self.first(jax.nn.silu(self.norm_first(x)))
+        h = self.second(jax.nn.silu(self.norm_second(h)))
+        return h + (x if self.skip is None else self.skip(x))
+
+
+class Classifier(nnx.Module):
+    """x [B, H, W, C] -> logits [B, classes]. Each of the stages halves height and width and, after the first, doubles the features.
+
+    shape: (H, W, C) of an image, of any size that the stages can halve
+    The other keywords are described in `tinygen.keys.MODELS`.
+    """
+
+    SHARDING = ()  # a convolution splits the batch alone
+
+    def __init__(
+        self, *, shape: Sequence[int], classes: int, width: int, stages: int, depth: int, groups: int, dropout: float, precision: str,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
+        for key, value in dict(width=width, stages=stages, depth=depth, groups=groups).items():
+            if value < 1:
+                raise UserError(f"config.model.{key}={value} must be positive")
+        if not 0 <= dropout < 1:
+            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        if len(shape) != 3:
+            raise UserError(f"model classifier reads images [H, W, C], but the data's examples have shape {list(shape)}")
+        if min(shape[:2]) < 2 ** (stages - 1) or stages > 16:
+            raise UserError(f"config.model.stages={stages} cannot halve images of {shape[0]}x{shape[1]} as often")
+        if width % groups:
+            raise UserError(f"config.model.groups={groups} does not divide config.model.width={width}")
+        self.dropout = dropout
+        self.stem = Convolution(shape[-1], width, precision=precision, rngs=rngs)
+        blocks, inputs = [], width
+        for stage, block in ((stage, block) for stage in range(stages) for block in range(depth)):
+            outputs = width * 2**stage
+            blocks.append(Block(inputs, outputs, groups, stride=1 if block else 2, precision=precision, rngs=rngs))
+            inputs = outputs
+        self.blocks = nnx.List(blocks)
+        self.norm = GroupNorm(inputs, groups)
+        self.out = Linear(inputs, classes, precision=precision, rngs=rngs)
+
+    def features(self, x: jax.Array) -> jax.Array:
+        """[B, H, W, C] -> [B, D], the mean over all places of what the last block found."""
+        h = self.stem(x)
+        for block in self.blocks:
+            h = block(h)
+        return jnp.mean(jax.nn.silu(self.norm(h)), (1, 2))
+
+    def logits(self, features: jax.Array) -> jax.Array:  # [B, D] -> [B, classes]
+        return self.out(features)
+
+    def __call__(self, x: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Logits. rngs: where dropout's mask over the features comes from, in training; without, nothing is dropped."""
+        h = self.features(x)
+        if rngs is not None and self.dropout:
+            h = drop(h, self.dropout, rngs.dropout())
+        return self.logits(h)

@@ -1,0 +1,96 @@
+"""The networks whose features scores compare, by name: Inception, EfficientNet-Lite0, or a run that learnt the user's own labels."""
+
+import hashlib
+import os
+
+import jax
+import numpy as np
+from PIL import Image
+
+from tinygen import build, checkpoint
+from tinygen import config as schema
+from tinygen.data.codec import encode_pixels
+from tinygen.errors import UserError, unknown
+from tinygen.sample import EVERYWHERE
+from tinygen.sample import load as load_weights
+from tinygen.scores.bicubic import bicubic
+from tinygen.scores.efflite import efflite0
+from tinygen.scores.inception import inception
+from tinygen.scores.network import Network
+from tinygen.sharding import path_name
+from tinygen.state import Tree, graph_of, merge
+
+NAMES = ("inception", "efflite0")
+
+
+def load(name: str, *, preset: str | None, weights: str | None, option: str = "--features") -> Network:
+    """The network that a name or a run's workdir means.
+
+    preset, weights: of Inception, as `scores.inception` takes them; preset None: adm
+    option: what the name was given as
+    Raises UserError where there is none, or its weights are not to be had.
+    """
+    if name == "inception":
+        return inception(preset or "adm", weights)
+    if name not in NAMES and not os.path.isdir(name):
+        raise UserError(f"{option}={name}: there is no such folder") if os.sep in name else unknown(option, name, NAMES)
+    if weights or preset:
+        raise UserError(f"{'weights are' if weights else 'a preset is'} of Inception alone, and {option}={name} has its own")
+    if name == "efflite0":
+        return efflite0()
+    return of_run(name, option)
+
+
+def of_run(ckpt: str, option: str = "--features") -> Network:
+    """The averaged weights of a run of objective classification, as a network in float32; its distance is FD-(name of the run).
+
+    Its input is square, of the run's own size: resized as clean-fid does (Parmar et al. 2022), grey where the run's images are,
+    in [-1, 1]. Raises UserError for a run that is no classifier of images.
+    """
+    saved = checkpoint.find(ckpt, option=option)
+    if saved.config.objective.name != "classification" or saved.codec.kind != "image":
+        raise UserError(
+            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {saved.codec.kind} data has none to compare.\n"
+            "Train a classifier on your labels first, as configs/classify_digits.py does, and give its workdir."
+        )
+    height, width, channels = saved.codec.spec["x"].shape
+    if height != width:
+        raise UserError(f"{option}={ckpt}: its images are {height}x{width}; features are taken from square ones only")
+    parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
+    graph = graph_of(parts.create)
+    with jax.set_mesh(parts.layout.mesh):
+        params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
+
+    def prepare(image: np.ndarray) -> np.ndarray:
+        if channels == 1:  # BT.601, as Pillow has it; what was grey is not changed
+            image = np.repeat(np.asarray(Image.fromarray(image).convert("L"))[..., None], 3, -1)
+        return encode_pixels(bicubic(image, height))
+
+    def apply(variables: tuple[Tree, Tree], x: jax.Array) -> dict[str, jax.Array]:
+        model = merge(graph, *variables)
+        features = model.features(x[..., :channels])
+        return {"features": features, "logits": model.logits(features)}
+
+    name = checkpoint.absolute(saved.workdir).name
+    pixels = jax.ShapeDtypeStruct((1, height, height, 3), "float32")
+    return Network(
+        name=name,
+        distance=f"FD-{name}",
+        dim=jax.eval_shape(apply, (params, buffers), pixels)["features"].shape[-1],
+        preset=f"{height}x{height}, {'grey' if channels == 1 else 'RGB'}, bicubic, [-1, 1]",
+        size=height,
+        prepare=prepare,
+        apply=apply,
+        variables=(params, buffers),
+        sha256=_digest((params, buffers)),
+    )
+
+
+def _digest(tree: tuple[Tree, Tree]) -> str:
+    """SHA-256 of all arrays with their names, types and shapes: that of equal weights, however they were saved."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{path_name(path)} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

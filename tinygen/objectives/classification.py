@@ -1,0 +1,63 @@
+"""Classification: tell an example's label."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.media import Media
+
+FRAME = 2  # pixels, around a picture that is read rightly (grey, as between pictures) or wrongly (red)
+RIGHT, WRONG = (0.0, 0.0, 0.0), (1.0, -0.6, -0.6)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification:
+    """classes: how many labels there are. The other field is described in `tinygen.keys.OBJECTIVES`."""
+
+    classes: int
+    label_smoothing: float
+
+    needs_jvp = False
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            found = "one label only" if self.classes else "no labels"
+            raise UserError(f"objective 'classification' learns labels, but these data have {found}: see config.data.label")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
+
+    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+        """Mean cross-entropy, nats, of the labels over the batch's valid examples. In training the model drops, and the labels are smooth.
+
+        A share `label_smoothing` of the target is spread over all classes evenly (Szegedy et al. 2016).
+        Metrics: `loss` (in training of smooth labels), `raw_loss` (of the labels), `accuracy`: (sum, weight) pairs.
+        """
+        scores = jax.nn.log_softmax(model(batch["x"], rngs=nnx.Rngs(dropout=key) if train else None))  # [B, K]
+        label = batch["label"]
+        raw = -jnp.take_along_axis(scores, label[:, None], 1)[:, 0]
+        smooth = self.label_smoothing if train else 0.0
+        error = (1.0 - smooth) * raw - smooth * jnp.mean(scores, -1)
+        weight = batch.get("weight", jnp.ones(len(error)))
+        right = (jnp.argmax(scores, -1) == label).astype(jnp.float32)
+        count = jnp.sum(weight)
+        totals = {name: (jnp.sum(weight * each), count) for name, each in {"loss": error, "raw_loss": raw, "accuracy": right}.items()}
+        return totals["loss"][0] / jnp.maximum(count, 1e-12), totals
+
+    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+        """The batch's pictures, those first whose label the model doubts most; a red frame where it reads another."""
+        x, label = batch["x"], batch["label"]
+        if x.ndim != 4 or x.shape[-1] not in (1, 3):
+            return {}
+        scores = jax.nn.log_softmax(model(x))
+        valid = batch.get("weight", jnp.ones(len(x))) > 0
+        order = jnp.argsort(jnp.where(valid, jnp.take_along_axis(scores, label[:, None], 1)[:, 0], jnp.inf))
+        frame = jnp.where((jnp.argmax(scores, -1) == label)[:, None], jnp.array(RIGHT), jnp.array(WRONG))  # [B, 3]
+        around = [(0, 0), (FRAME, FRAME), (FRAME, FRAME), (0, 0)]
+        inside = jnp.pad(jnp.ones((1, *x.shape[1:3], 1), bool), around)
+        shown = jnp.where(inside, jnp.pad(jnp.broadcast_to(x, (*x.shape[:3], 3)), around), frame[:, None, None])
+        return {"doubtful": Media(shown[order], kind="image")}
