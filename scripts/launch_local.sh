@@ -3,7 +3,7 @@
 #
 #   scripts/launch_local.sh 2 --devices 4 -- train --config=configs/dit_digits.py:smoke --workdir=runs/two
 #
-# scripts/launch_local.sh N [options] -- train|check|sample|eval [flags]
+# scripts/launch_local.sh N [options] -- train|check|sample|eval|eval-fid [flags]
 #   --devices D   each process has D fake CPU devices; otherwise what JAX finds
 #   --port P      of the coordinator on 127.0.0.1; by default a free one
 #   --logs DIR    a file a process, process-I.log; by default a new folder in runs/logs

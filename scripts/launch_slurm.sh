@@ -3,7 +3,7 @@
 #
 #   scripts/launch_slurm.sh --nodes 2 --gpus 8 --time 12:00:00 -- train --config=configs/dit_faces_80m.py --workdir=/shared/faces
 #
-# scripts/launch_slurm.sh [options] -- train|check|sample|eval [flags]
+# scripts/launch_slurm.sh [options] -- train|check|sample|eval|eval-fid [flags]
 #   --nodes N       machines (1)
 #   --gpus G        GPUs a machine (1)
 #   --tasks T       processes a machine (one a GPU)

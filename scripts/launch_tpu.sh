@@ -8,7 +8,7 @@
 #   scripts/launch_tpu.sh stop    mine --zone us-central1-a
 #   scripts/launch_tpu.sh delete  mine --zone us-central1-a
 #
-# scripts/launch_tpu.sh ACTION NAME --zone ZONE [options] [-- train|check|sample|eval [flags]]
+# scripts/launch_tpu.sh ACTION NAME --zone ZONE [options] [-- train|check|sample|eval|eval-fid [flags]]
 #   --project P     the Google Cloud project; by default gcloud's own
 #   --type TYPE     create: the accelerator (v5litepod-8)
 #   --version V     create: the machines' software (v2-alpha-tpuv5-lite)

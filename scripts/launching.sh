@@ -48,9 +48,9 @@ positive() {
 distributed_flag() {
   case ${1-} in
     train | check) echo --config.distributed ;;
-    sample | eval) echo --distributed ;;
+    sample | eval | eval-fid) echo --distributed ;;
     "") refuse "no command: give it after --, for example -- train --config=configs/dit_digits.py" ;;
-    *) refuse "'$1' does not run in several processes: give train, check, sample or eval after --" ;;
+    *) refuse "'$1' does not run in several processes: give train, check, sample, eval or eval-fid after --" ;;
   esac
 }
 

@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, check, limits, record, scratch, train, writers
+from tinygen import build, check, forecast, limits, record, scratch, train, writers
 from tinygen.errors import UserError
 
 ALL = (
@@ -160,4 +160,4 @@ def test_the_folder_lies_on_the_workdirs_file_system(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.123, "0.12 s"), (99, "99 s"), (600, "10 min"), (9000, "2.5 h")])
 def test_a_duration_is_written_in_its_unit(seconds, said):
-    assert check.span(seconds) == said
+    assert forecast.span(seconds) == said

@@ -44,6 +44,8 @@ from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media
 from tinygen.models.layers import Linear
+from tinygen.scores.bicubic import bicubic
+from tinygen.scores.network import Network
 from tinygen.sharding import make_mesh, path_name
 from tinygen.state import init_state
 
@@ -82,6 +84,39 @@ def finished(tmp_path_factory):
     workdir, config = tmp_path_factory.mktemp("finished") / "run", tiny()
     assert train.main(config, str(workdir)) == 0
     return SimpleNamespace(workdir=workdir, config=config)
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory):
+    """The workdir of a network that has learnt 8x8 digits for two steps: 16 features. Shared: only to be read."""
+    workdir, model = tmp_path_factory.mktemp("classifier") / "toy", dict(name="classifier", width=8, stages=2)
+    config = tiny(data=dict(name="digits8"), model=model, objective=dict(name="classification"))
+    few = dict(train=dict(steps=2, eval_every=0, preview_every=0))
+    assert train.main(schema.change(config, few), str(workdir)) == 0
+    return workdir
+
+
+def toy_network(**changes):
+    """Eight features of 4x4 pixels, and three logits."""
+    numbers = np.random.default_rng(0)
+    weights = tuple(numbers.normal(size=shape).astype(np.float32) for shape in ((48, 8), (8, 3)))
+
+    def prepare(image):
+        return bicubic(image, 4).astype(np.float32) / 255
+
+    def apply(variables, x):
+        features = jnp.tanh(jnp.dot(x.reshape(len(x), -1), variables[0], precision="highest"))
+        return {"features": features, "logits": jnp.dot(features, variables[1], precision="highest")}
+
+    network = Network(
+        name="toy", distance="FD-toy", dim=8, preset="4x4", size=4, prepare=prepare, apply=apply, variables=weights, sha256="0" * 64,
+    )  # fmt: skip
+    return dataclasses.replace(network, **changes)
+
+
+@pytest.fixture(name="toy_network", scope="session")
+def toy_network_fixture():
+    return toy_network
 
 
 @pytest.fixture

@@ -20,23 +20,26 @@ LEVELS = [
     {"commands"},
     {"describe", "report", "check"},
     {"train"},
-    {"loop", "preflight"},
-    {"evaluate"},
+    {"loop", "preflight", "forecast"},
+    {"evaluate", "eval_fid"},
+    {"scoring"},
+    {"networks"},
     {"sample"},
     {"feed"},
     {"build", "record", "runtime", "lock", "compiled", "saves", "scratch"},
-    {"journal"},
+    {"journal", "best"},
     {"rundir"},
     {"checkpoint", "writers", "footprint"},
     {"state"},
     {"optim", "arrays", "hlo", "seals", "guard"},
-    {"models", "objectives", "data", "sharding"},
+    {"models", "objectives", "data", "sharding", "scores"},
     {"models.layers", "media", "rng", "config", "processes", "groups", "limits"},
     {"keys", "cluster", "models.products", "flops", "watchdog"},
     {"errors"},
 ]
-COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "checkpoint", "saves", "rundir", "preflight"}
-SEE_A_CONFIG = {"cli", "commands", "describe", "check", "train", "report.run", *COMPOSE}
+COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight"}
+COMPOSE |= {"scoring.references", "scoring.during", "forecast"}
+SEE_A_CONFIG = {"cli", "commands", "describe", "check", "train", "eval_fid", "report.run", *COMPOSE}
 
 
 def name_of(path):

@@ -17,21 +17,25 @@ from rich.console import Console
 
 from tinygen import build, checkpoint, evaluate, footprint, limits, processes, runtime, sample, seals, train
 from tinygen import config as schema
+from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
-from tinygen.feed import bounded, calls, device_calls, due, preview_due
+from tinygen.feed import bounded, calls, device_calls
 from tinygen.footprint import bytes_held, placed, si
+from tinygen.forecast import Times, forecast
 from tinygen.guard import Guard, Spikes
 from tinygen.loop import Loop, Pending, flush
 from tinygen.preflight import abstract_state, check_disk, check_memory
 from tinygen.record import Record
 from tinygen.runtime import StopSignal
 from tinygen.saves import Saves
+from tinygen.scoring.during import make_scoring
 from tinygen.scratch import beside
 from tinygen.state import TrainState, graph_of, init_state
 
 BATCHES = 2  # that an evaluation is tried on
+FEW = 16  # samples that scores are tried on
 STEP_CURE = "config.batch_size, config.optim.accumulate, config.remat, config.scan or config.mesh.fsdp"
 CURES = {
     "the training step": STEP_CURE,
@@ -55,7 +59,7 @@ def main(config: Config, workdir: str) -> int:
     with leaving, jax.set_mesh(parts.layout.mesh), Saves(place, config, source.codec) as saves:
         times = rehearse(Run(config, source, parts, folder, place, saves), checks)
         processes.wait_for_all("checked")
-    checks.say(summary(config, folder, times))
+    checks.say(f"everything that this run will do has been done once; {forecast(config, reached(folder), times)}")
     return 0
 
 
@@ -68,14 +72,6 @@ class Run(NamedTuple):
     workdir: epath.Path
     place: epath.Path
     saves: Saves
-
-
-class Times(NamedTuple):
-    """Seconds: of a step, of a whole evaluation, of a preview."""
-
-    step: float
-    evaluation: float
-    preview: float
 
 
 class Checks:
@@ -132,7 +128,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             pending.append(Pending(now, jax.device_get(metrics), {}))
         found.append(f"{seconds:.3g} s a step")
     state, size = save_and_restore(run, state, abstract, checks)
-    times = Times(seconds, 0.0, 0.0)
+    times = Times(seconds, 0.0, 0.0, 0.0)
     few = min(examples := held_out_examples(run), BATCHES * evaluate.held_out_size(config, parts))
     evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, graphdef, step=held_out)
     if config.train.eval_every:
@@ -141,6 +137,16 @@ def rehearse(run: Run, checks: Checks) -> Times:
             values = evaluation(state) or {}
             times = times._replace(evaluation=(time.perf_counter() - began) * examples / few)
             found += [f"{name} {value:.4g}" for name, value in values.items() if name.endswith("_loss") and "raw" not in name]
+    few = parts.layout.padded(FEW)
+    scoring = make_scoring(config, source, parts, graphdef, few=few) if config.eval.every else lambda state: None
+    if config.eval.every:
+        with checks("scores") as found:
+            began = time.perf_counter()
+            scored = scoring(state)
+            times = times._replace(scores=(time.perf_counter() - began) * config.eval.num / few)
+            found.append(
+                f"of {few} samples only: " + ", ".join(f"{name} {value:.4g}" for name, value in (scored.values if scored else {}).items())
+            )
     preview = sample.make_preview(config, source, parts, graphdef, drawing)
     with checks("preview and writers") as found:
         record = Record(
@@ -148,8 +154,25 @@ def rehearse(run: Run, checks: Checks) -> Times:
         )
         record.progress.disable = True
         with record:
+            best = Best(run.place, "", 0)
             guard = Guard("stop", 0, 0, skipped=0, streak=0, attempt=0)
-            loop = Loop(fed, source, parts, compiled, evaluation, preview, run.saves, record, guard, Spikes(0), {}, StopSignal(), None)
+            loop = Loop(
+                fed,
+                source,
+                parts,
+                compiled,
+                evaluation,
+                preview,
+                scoring,
+                run.saves,
+                best,
+                record,
+                guard,
+                Spikes(0),
+                {},
+                StopSignal(),
+                None,
+            )
             for each in pending:
                 flush(loop, each)
             train.show_data(run.place, source, config.train.preview_num)
@@ -249,21 +272,3 @@ def held_out_examples(run: Run) -> int:
 def reached(workdir: epath.Path) -> int:
     """The step from which a run in the workdir goes on."""
     return max(checkpoint.saved_steps(workdir), default=0)
-
-
-def summary(config: Config, workdir: epath.Path, times: Times) -> str:
-    """The last line."""
-    keys, start = config.train, reached(workdir)
-    steps = range(start + 1, keys.steps + 1)
-    evaluations = sum(due(step, keys.eval_every) for step in steps) if keys.eval_every else 0
-    previews = sum(preview_due(step, keys.preview_every) for step in steps) if keys.preview_every else 0
-    whole = len(steps) * times.step + evaluations * times.evaluation + previews * times.preview
-    run = f"the run's {len(steps):,} about {span(whole)}, {evaluations} evaluations and {previews} previews included"
-    return f"everything that this run will do has been done once; steps take about {times.step:.3g} s, {run}"
-
-
-def span(seconds: float) -> str:
-    """ "7 s", "12 min", "3.4 h"."""
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

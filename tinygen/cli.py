@@ -4,6 +4,7 @@ Nothing heavy (JAX, TensorFlow) is imported before a command is known to be well
 """
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -79,7 +80,7 @@ def _dispatch(arguments: list[str]) -> int:
     overrides, rest = _split_overrides(rest)
     if overrides and "config" not in values:
         raise UserError(f"{overrides[0]}: 'tinygen train' and 'tinygen check' take overrides; a checkpoint brings its own configuration")
-    _parse(values, rest)
+    _parse(values, _spread(rest, ("--grid", "--compare")))
     recipe = None
     if "config" in values:  # before JAX is imported: a mistake in it answers at once
         path = required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
@@ -100,6 +101,23 @@ def _parse(values: flags.FlagValues, arguments: list[str]) -> None:
         raise UserError(str(error)) from error
     if positional:
         raise UserError(f"{positional[0]!r} is not a flag: write --name=value ('tinygen help' lists commands and flags)")
+
+
+def _spread(arguments: list[str], names: Sequence[str]) -> list[str]:
+    """`--compare A B` as `--compare=A --compare=B`: flags of those names take all words up to the next flag.
+
+    >>> _spread(["--compare", "a", "b", "--allow=nfe"], ["--compare"])
+    ['--compare=a', '--compare=b', '--allow=nfe']
+    """
+    spread: list[str] = []
+    taking = ""
+    for argument, following in itertools.pairwise([*arguments, "-"]):
+        if argument.startswith("-"):
+            taking = argument if argument in names and not following.startswith("-") else ""
+            spread += [] if taking else [argument]
+        else:
+            spread.append(f"{taking}={argument}" if taking else argument)
+    return spread
 
 
 def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:

@@ -5,6 +5,7 @@ Flags stop here: below, commands are functions of plain arguments. Nothing heavy
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 from collections.abc import Callable
@@ -79,12 +80,16 @@ def _sample_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_list(
         "labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values
     )
-    flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
-    flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
-    flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
+    _sampler_flags(values)
     flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
     flags.DEFINE_string("out", None, "Folder for the files. Default: <workdir>/sampled/<step>.", flag_values=values)
+
+
+def _sampler_flags(values: flags.FlagValues) -> None:
+    flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
+    flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
+    flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
 
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
@@ -105,6 +110,68 @@ def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     with _joined(values, values.distributed, values.distributed_timeout):
         return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
+
+
+def _eval_fid_flags(values: flags.FlagValues) -> None:
+    _ckpt_flags(values)
+    values["ckpt"].help = "Score a run's samples: its workdir, its checkpoints folder, or one checkpoint in it."
+    text, number = functools.partial(flags.DEFINE_string, flag_values=values), functools.partial(flags.DEFINE_integer, flag_values=values)
+    text("samples", None, "Score pictures that are there: a folder, or an .npz file (arr_0, uint8 [N, H, W, C]).")
+    text(
+        "ref",
+        None,
+        "What they are compared with: train or validation (of the run's data), a data set NAME[:SPLIT], a folder, an .npz file of pictures "
+        "or of statistics (mu, sigma). Default for --ckpt: train.",
+    )
+    number("num", None, "How many samples. Default: 50,000 of a checkpoint, all of --samples.")
+    flags.DEFINE_list(
+        "scores", ["fd"], "fd (Fréchet distance) | kid | pr (precision, recall) | dc (density, coverage) | is.", flag_values=values
+    )
+    text("features", "inception", "What is compared: inception (FID) | efflite0 (FD-EffLite0) | the workdir of a classifier trained here.")
+    flags.DEFINE_enum(
+        "preset",
+        None,
+        ["adm", "pytorch-fid", "clean"],
+        "How Inception's pictures are resized and scaled. Default: adm.",
+        flag_values=values,
+    )
+    text("weights", None, "Inception's file: .pth, .npz or .safetensors. Default: where it is kept, or downloaded.")
+    flags.DEFINE_list(
+        "labels", None, "Labels of the samples: data (as often as the reference has them) | all (in turn) | numbers or names in turn. "
+        "Default: data where the reference is a split of it, else all.",
+        flag_values=values,
+    )  # fmt: skip
+    _sampler_flags(values)
+    number("seed", 0, "Seed of the samples' noise.", lower_bound=0, upper_bound=2**32 - 1)
+    number("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", lower_bound=1)
+    flags.DEFINE_boolean("force", False, "Score too few samples as well: the number is then far too large.", flag_values=values)
+    flags.DEFINE_multi_string(
+        "grid", [], "Score every combination of settings: --grid guidance=1,1.5,2 nfe=4,25; draws a plot.", flag_values=values
+    )
+    flags.DEFINE_multi_string(
+        "compare",
+        [],
+        "Put the newest scores of two workdirs side by side: --compare A B. Unlike protocols are refused.",
+        flag_values=values,
+    )
+    flags.DEFINE_list("allow", [], "Fields of the protocol that may differ in --compare.", flag_values=values)
+
+
+def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
+    if values.compare:
+        return importlib.import_module("tinygen.scoring.compare").main(values.compare, values.allow)
+    from tinygen.scoring.grid import parse
+
+    settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
+    sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size") if values[name].present]
+    if values.samples and sampling:
+        raise UserError(f"--{sampling[0]} says how a --ckpt is sampled; what is in --samples has been drawn already")
+    with _joined(values, values.distributed, values.distributed_timeout):
+        return _command("eval_fid")(
+            ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
+            preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
+            settings=settings, points=parse(values.grid), seed=values.seed, batch_size=values.batch_size, force=values.force,
+        )  # fmt: skip
 
 
 def _report_flags(values: flags.FlagValues) -> None:
@@ -180,6 +247,12 @@ COMMANDS = {
         "tinygen eval --ckpt=DIR [--step=N] [--noema]",
         _ckpt_flags,
         _evaluate,
+    ),
+    "eval-fid": Command(
+        "score samples against a reference: FID and its kind, each with its protocol",
+        "tinygen eval-fid --ckpt=DIR | --samples=DIR --ref=NAME|DIR|FILE.npz [--num=50000] [--features=efflite0] | --compare A B",
+        _eval_fid_flags,
+        _eval_fid,
     ),
     "report": Command(
         "one HTML page of a run, or of several side by side",

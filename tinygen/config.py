@@ -116,6 +116,10 @@ def check(config: Config) -> None:
     for key in ("eval_every", "eval_num", "preview_every", "checkpoint_every", "keep_every"):
         if train[key] < 0:
             raise UserError(f"config.train.{key}={train[key]} must be 0 ({'all' if key == 'eval_num' else 'never'}) or positive")
+    if config.eval.every < 0:
+        raise UserError(f"config.eval.every={config.eval.every} must be 0 (never) or positive")
+    if not 2 <= config.eval.num <= LARGEST:
+        raise UserError(f"config.eval.num={config.eval.num} must be 2 or more (samples)")
     for key in ("skips", "rollbacks", "spike", "stall"):
         if not 0 <= config.guard[key] <= 1e6:
             raise UserError(f"config.guard.{key}={config.guard[key]} must be 0 or positive, and at most 1e6")

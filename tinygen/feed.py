@@ -43,7 +43,8 @@ def bounded(config: Config) -> Config:
 def interrupts(config: Config, step: int) -> bool:
     """Whether the loop needs the state of this step, and not only its numbers."""
     train = config.train
-    return due(step, train.eval_every) or due(step, train.checkpoint_every) or preview_due(step, train.preview_every)
+    cadences = (train.eval_every, train.checkpoint_every, config.eval.every)
+    return any(due(step, every) for every in cadences) or preview_due(step, train.preview_every)
 
 
 def due(step: int, every: int) -> bool:

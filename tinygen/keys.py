@@ -52,6 +52,17 @@ SCHEMA: dict[str, Any] = dict(
         spike=resume(10.0),  # warn of a loss that is this many standard deviations above the recent ones; 0 = never
         stall=resume(10.0),  # minutes without a step after which the log says what is waited for; 0 = never
     ),
+    eval=dict(  # scores of samples against the data, while the run learns; `tinygen eval-fid` takes them of a checkpoint
+        every=resume(0),  # steps between them, besides the last; 0 = never
+        scores=resume("fd"),  # separated by commas: fd (Fréchet distance) | kid | pr (precision, recall) | dc (density, coverage) | is
+        features=resume("efflite0"),  # what they compare: efflite0 | inception | the workdir of a classifier that this tool has trained
+        preset=resume("adm"),  # how inception's pictures are resized and scaled: adm | pytorch-fid | clean
+        weights=resume(""),  # inception's file; "" = where it is kept, or downloaded
+        num=resume(5_000),  # samples
+        split=resume("train"),  # that they are compared with: train | validation
+        raw=resume(False),  # of the raw weights too, which takes as long again
+        best=resume(True),  # keep the checkpoint whose averaged weights have the best of the first of the scores
+    ),
     mesh=dict(  # devices an axis; one axis may be -1 = the rest
         data=resume(-1),  # batch split, parameters replicated
         fsdp=resume(1),  # batch and parameters split
@@ -95,6 +106,13 @@ MODELS: dict[str, dict[str, Any]] = {
         depth=2,  # hidden layers
         dropout=0.1,  # share of hidden features dropped in training
     ),
+    "classifier": dict(
+        width=32,  # features of the first stage; each later stage has twice as many as the one before. A multiple of groups
+        stages=3,  # each halves height and width
+        depth=1,  # residual blocks a stage
+        groups=8,  # of features that are normalised together
+        dropout=0.1,  # share of the last features that is put to zero in training
+    ),
 }
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -109,6 +127,9 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     ),
     "regression": dict(
         target_noise=0.0,  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation
+    ),
+    "classification": dict(
+        label_smoothing=0.0,  # share of the target that is spread over all classes evenly; never in evaluation
     ),
 }
 
@@ -166,5 +187,7 @@ CHOICES: dict[str, tuple[str, ...]] = {  # what keys with a few names may be, so
     "attention": ("auto", "plain", "blockwise", "cudnn"),
     "remat": ("none", "products", "full"),
     "guard.policy": ("skip", "rollback", "stop"),
+    "eval.preset": ("adm", "pytorch-fid", "clean"),
+    "eval.split": ("train", "validation"),
     "optim.schedule": ("constant", "linear", "warmup_cosine"),
 }

@@ -8,6 +8,7 @@ import numpy as np
 from absl import logging
 
 from tinygen import build, processes, rundir
+from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
@@ -16,9 +17,10 @@ from tinygen.guard import Guard, Spikes
 from tinygen.record import Record, finalise
 from tinygen.runtime import StopSignal
 from tinygen.saves import Saves
+from tinygen.scoring.during import Scored
 from tinygen.state import TrainState
 
-EVALUATION, PREVIEW = "evaluation", "preview"  # what a run that a signal ended may owe
+EVALUATION, PREVIEW, SCORES = "evaluation", "preview", "scores"  # what a run that a signal ended may owe
 
 
 class Loop(NamedTuple):
@@ -27,6 +29,7 @@ class Loop(NamedTuple):
     config: with no more steps a call than its longest has
     take_step: the compiled step, or call of steps
     evaluate: state -> held-out metrics; None where a signal came meanwhile
+    scoring: state -> scores of samples; likewise
     after_step: called with (step, state), for those who measure the loop
     """
 
@@ -36,7 +39,9 @@ class Loop(NamedTuple):
     take_step: Callable[[TrainState, Any], tuple[TrainState, Any]]
     evaluate: Callable[[TrainState], dict[str, float] | None]
     preview: Callable[[TrainState], Any]
+    scoring: Callable[[TrainState], Scored | None]
     saves: Saves
+    best: Best
     record: Record
     guard: Guard
     spikes: Spikes
@@ -87,7 +92,7 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
             number = signalled(int(stop))
         if leaving := number > 0:
             stop.number = number  # whichever process has it: all leave after the same call
-        pending, owes = Pending(now, metrics, None), []
+        pending, owes, better = Pending(now, metrics, None), [], False
         if due(step, train.eval_every) or (train.eval_every and step == steps):
             extra = None
             if not leaving:
@@ -96,12 +101,19 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
                 leaving = extra is None
             owes += [EVALUATION] if leaving else []
             pending = pending._replace(extra=extra or {})
+        if due(step, config.eval.every) or (config.eval.every and step == steps):
+            scored = None if leaving else score(loop, state)
+            leaving = scored is None
+            owes += [SCORES] if leaving else []
+            if scored is not None and scored.values and not loop.guard.streak:  # in a row of left-out updates nothing is saved
+                better = loop.best.add(step, scored.rank) and config.eval.best
+            pending = pending._replace(extra={**(pending.extra or {}), **(scored.values if scored else {})})
         if train.preview_every and (preview_due(step, train.preview_every) or step == steps):
             owes += [PREVIEW] if leaving else []
             if not leaving:
                 draw(loop, state, step)
         stop.early = leaving and (step < steps or bool(owes))
-        if due(step, train.checkpoint_every) or leaving or step == steps:
+        if due(step, train.checkpoint_every) or better or leaving or step == steps:
             flush(loop, pending)
             pending = None
             # In a row of updates that were left out there is nothing new, and the run may have to go back to before it.
@@ -129,8 +141,23 @@ def catch_up(loop: Loop, state: TrainState, start: int) -> None:
             extra = loop.evaluate(state)
         if extra:
             loop.record.complete(start, extra)
+    if SCORES in owes and (scored := score(loop, state)) and scored.values:
+        loop.best.add(start, scored.rank)
+        loop.record.complete(start, scored.values)
     if PREVIEW in owes:
         draw(loop, state, start)
+
+
+def score(loop: Loop, state: TrainState) -> Scored | None:
+    """None where a signal came meanwhile; without values where it failed, which ends no run (of several processes it does)."""
+    try:
+        with loop.record.aside("scoring samples", state):
+            return loop.scoring(state)
+    except (UserError, OSError) as error:
+        if processes.count() > 1:
+            raise
+        logging.warning("no scores: %s. The run goes on", error)
+        return Scored({}, 0.0)
 
 
 def draw(loop: Loop, state: TrainState, step: int) -> None:

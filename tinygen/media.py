@@ -51,7 +51,7 @@ def columns_for(classes: int) -> int | None:
     return classes * math.ceil(8 / classes)
 
 
-def plot(points: np.ndarray, names: Sequence[str]) -> np.ndarray:
+def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: str = "") -> np.ndarray:
     """Curves as a picture [400, 600, 3]: points [N, 1 + K] are x and, for each of the K names, y; joined in their order."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -62,6 +62,7 @@ def plot(points: np.ndarray, names: Sequence[str]) -> np.ndarray:
     for index, (name, y) in enumerate(zip(names, curves, strict=True)):
         # Each is thinner than the one before: where they coincide, all can be seen.
         axes.plot(x, y, label=name, linewidth=2 * (len(names) - index))
+    axes.set(xlabel=x_label, ylabel=y_label)
     figure.legend(loc="outside upper center", ncols=len(names))  # above, where it hides no curve
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

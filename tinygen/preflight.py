@@ -22,10 +22,9 @@ from tinygen.evaluate import held_out_size, held_out_step
 from tinygen.footprint import bytes_held, placed, si
 from tinygen.media import Media
 from tinygen.rng import stream
-from tinygen.sample import EVERYWHERE, preview_size, preview_step, sample_step
+from tinygen.sample import BATCH, EVERYWHERE, preview_size, preview_step, sample_step
 from tinygen.state import TrainState, Tree, graph_of, init_state, merge
 
-SAMPLES = 64  # that `tinygen sample` draws together unless told otherwise
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
 
 
@@ -141,7 +140,7 @@ def check_pictures(config: Config, shown: Mapping[str, Media], codec: Codec) -> 
 def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: Callable[[str], ContextManager]) -> None:
     """The same for `tinygen sample`, which has a mesh and attention of its own."""
     parts = build.parts(schema.change(config, EVERYWHERE), codec)
-    size = parts.layout.padded(SAMPLES)
+    size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
         jax.eval_shape(sample_step(parts, graph_of(parts.create), size, 0), abstract.ema, abstract.buffers, 0, codec.conditions(size))
 

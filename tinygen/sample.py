@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge, split
 
+BATCH = 64  # samples drawn together unless told otherwise
 # Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
 EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
@@ -42,7 +43,7 @@ def main(
     """
     saved = checkpoint.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
-    config = _with_settings(saved.config, settings)
+    config = configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {config.objective.name!r} draws no samples")
@@ -74,14 +75,26 @@ def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tre
 def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
     """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
     size = parts.layout.padded(min(batch_size, num))
-    drawn = []
+    parted = drawn(weights, parts, cond, num=num, seed=seed, size=size)
+    batches = -(-num // size)
+    return np.concatenate(list(track(parted, description="sampling", total=batches, transient=True, disable=not processes.leads())))
+
+
+def drawn(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, start: int = 0, step: Any = None
+) -> Iterator[np.ndarray]:
+    """Samples `start` to `num`, at most `size` at a time.
+
+    cond: of all `num`
+    step: the `sample_step` of that size and seed, where there is one already
+    """
     with jax.set_mesh(parts.layout.mesh):
-        compiled = sample_step(parts, graph_of(parts.create), size, seed)
-        for start in track(range(0, num, size), description="sampling", transient=True, disable=not processes.leads()):
-            rows = np.minimum(np.arange(start, start + size), num - 1)  # the last batch repeats its last condition
-            batch = parts.layout.share({key: value[rows] for key, value in cond.items()})
-            drawn.append(jax.device_get(compiled(*weights, start, batch)))
-    return np.concatenate(drawn)[:num]
+        jitted = step or sample_step(parts, graph_of(parts.create), size, seed)
+    for first in range(start, num, size):
+        rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
+        with jax.set_mesh(parts.layout.mesh):  # not around the yield: what is done meanwhile has its own
+            x = jitted(*weights, first, parts.layout.share({key: value[rows] for key, value in cond.items()}))
+        yield np.asarray(jax.device_get(x))[: num - first]
 
 
 def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
@@ -143,7 +156,9 @@ def make_preview(
     """
     num, layout, padded = config.train.preview_num, parts.layout, preview_size(config, parts)
     first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
-    batch = layout.put(first, padded) | layout.share(source.codec.conditions(padded))
+    batch = layout.put(first, padded)
+    if hasattr(parts.objective, "sample"):  # of all labels in turn; what draws no samples shows the examples, which have their own
+        batch |= layout.share(source.codec.conditions(padded))
     drawing = step or preview_step(config, parts, graphdef)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
@@ -153,7 +168,8 @@ def make_preview(
     return preview
 
 
-def _with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+def configured(config: Config, settings: Mapping[str, Any]) -> Config:
+    """A run's configuration for sampling here, with other sampler settings. Raises UserError for one that its objective does not have."""
     for name in settings:
         if name not in config.objective:
             raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting")

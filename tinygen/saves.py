@@ -66,6 +66,7 @@ class Saves:
 
     def __init__(self, workdir: epath.Path, config: Config, codec: Codec):
         self.workdir, self.config, self.codec = workdir, config, codec
+        self.best: Callable[[Sequence[int]], int | None] = lambda steps: None  # which of some steps scored best
         self.failed = 0  # the step of the last save, if it failed
         self.reason = ""
         self.under_way = 0  # the step of a save that may not have ended yet
@@ -191,8 +192,7 @@ class Saves:
 
     def _besides(self, steps: Sequence[int]) -> set[int]:
         """What is kept however old it is."""
-        good = self.good(steps)
-        return set() if good is None else {good}
+        return {step for step in (self.good(steps), self.best(steps)) if step is not None}
 
     def _folder(self, step: int) -> epath.Path:
         return checkpoint.absolute(self.workdir / "checkpoints") / str(step)

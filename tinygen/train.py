@@ -14,6 +14,7 @@ from etils import epath
 
 from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime
 from tinygen import config as schema
+from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
@@ -26,6 +27,7 @@ from tinygen.preflight import preflight
 from tinygen.record import Record
 from tinygen.sample import make_preview
 from tinygen.saves import Saves, recover
+from tinygen.scoring.during import by, check_scoring, make_scoring
 from tinygen.state import TrainState, graph_of, init_state
 from tinygen.writers import check_writers
 
@@ -60,6 +62,7 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)
+    check_scoring(config, source, parts)
     return source, parts
 
 
@@ -103,6 +106,9 @@ def run(
         unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several would have to agree at every batch
         evaluate = make_evaluation(config, source, parts, graphdef, unwanted=unwanted)
         preview = make_preview(config, source, parts, graphdef)
+        scoring = make_scoring(config, source, parts, graphdef, unwanted) if config.eval.every else lambda state: None
+        best = Best(workdir, by(config), start)
+        saves.best = best.of if config.eval.best else saves.best
         with Record(
             workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt,
             config.guard.stall,
@@ -122,8 +128,8 @@ def run(
             if not start or not rundir.described(workdir):
                 rundir.describe_run(workdir, source.codec, manifest)
             loop = Loop(
-                fed, source, parts, take_step, evaluate, preview, saves, record, guard, Spikes(config.guard.spike), manifest, stop,
-                after_step,
+                fed, source, parts, take_step, evaluate, preview, scoring, saves, best, record, guard, Spikes(config.guard.spike), manifest,
+                stop, after_step,
             )  # fmt: skip
             owed = bool(start and saves.owes(start))
             if owed:
@@ -140,6 +146,7 @@ def run(
                 attempt = jax.device_put(np.int32(guard.attempt), shardings.guard["attempt"])
                 state = state._replace(guard={**state.guard, "attempt": attempt})
                 record.roll_back(since, start, failed)
+                best.go_back(start)
                 rundir.note(workdir, since, "rollback", to=start)
     reached = int(state.step)
     if record.unwritten:

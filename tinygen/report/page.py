@@ -17,6 +17,7 @@ HELD = {  # names in a manifest's memory_per_device, as the page says them
     "output": "its results",
     "temporary": "its temporaries",
 }
+LOOKED_FOR = ("num", "labels", "sampler", "nfe", "guidance", "preset")  # in a score's protocol
 
 
 def render(
@@ -133,9 +134,9 @@ def notices(runs: Sequence[Run], notes: Sequence[str]) -> str:
 
 
 def evaluations(runs: Sequence[Run]) -> str:
-    lines = [(run, line) for run in runs for line in run.evaluations]
+    lines = [(run, in_short(line)) for run in runs for line in run.evaluations]
     if not lines:
-        return "<p class=quiet>None yet: <code>tinygen eval --ckpt=…</code> adds a line.</p>"
+        return "<p class=quiet>None yet: <code>tinygen eval --ckpt=…</code> and <code>tinygen eval-fid</code> add a line.</p>"
     names = list(dict.fromkeys(name for _, line in lines for name in line))
     named = len(runs) > 1
     rows = [
@@ -145,6 +146,13 @@ def evaluations(runs: Sequence[Run]) -> str:
         for run, line in lines
     ]
     return table([*(["run"] if named else []), *names], rows, "Evaluations")
+
+
+def in_short(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of eval.jsonl with what one looks for in a score's protocol in that one's place."""
+    protocol = line.get("protocol")
+    looked_for = {name: protocol[name] for name in LOOKED_FOR if name in protocol} if isinstance(protocol, dict) else {}
+    return {**{name: value for name, value in line.items() if name != "protocol"}, **looked_for}
 
 
 def settings(runs: Sequence[Run]) -> str:

@@ -1,0 +1,136 @@
+"""What `tinygen eval-fid` scores only when it is forced, over a grid, or not at all."""
+
+import json
+import logging
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tinygen import cli, eval_fid
+from tinygen.errors import UserError
+from tinygen.scoring import extraction
+
+NUM = 24  # samples; the network has 16 features
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """References' features, which all tests share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def run(finished, classifier, tmp_path, cache, monkeypatch):
+    """run(**arguments): what a call of eval-fid on a copy of the shared run adds to eval.jsonl."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(extraction, "ON_CPU", 1)  # of eight devices
+    workdir = shutil.copytree(finished.workdir, tmp_path / "run")
+    defaults = dict(
+        ckpt=str(workdir), samples=None, ref="validation", num=NUM, scores=["fd"], features=str(classifier), preset=None, weights=None,
+        step=None, ema=True, labels=[], settings={}, points={}, seed=0, batch_size=8, force=False,
+    )  # fmt: skip
+
+    def call(record=workdir / "eval.jsonl", **changes):
+        before = len(lines(record))
+        assert eval_fid.main(**{**defaults, **changes}) == 0
+        return lines(record)[before:]
+
+    call.workdir = workdir
+    return call
+
+
+def lines(record):
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def numbers(line):
+    return {name: value for name, value in line.items() if isinstance(value, float)}
+
+
+def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_told(run, caplog):
+    with pytest.raises(UserError, match=r"^--num=16: 16 samples are too few for a distance over 16 features.*\n.*--force\.$"):
+        run(num=16)
+    assert run(num=16, scores=["kid"])
+    caplog.set_level(logging.WARNING)
+    assert run(num=16, force=True)[0]["protocol"]["num"] == 16
+    assert "16 samples are too few" in caplog.text
+    assert "fd_toy_stderr" not in run(num=2, force=True)[0]
+    with pytest.raises(UserError, match=r"^--num=1: a score needs two pictures at least"):
+        run(num=1, force=True)
+
+
+def test_a_grid_scores_every_combination_prints_a_table_and_draws_a_plot(run, capsys):
+    found = run(points={"guidance": [1.0, 2.0], "nfe": [4, 8]})
+    assert [(line["protocol"]["guidance"], line["protocol"]["nfe"]) for line in found] == [(1.0, 4), (1.0, 8), (2.0, 4), (2.0, 8)]
+    assert len({line["fd_toy"] for line in found}) == 4
+    out = capsys.readouterr().out
+    assert f"1.0 8 {found[1]['fd_toy']:.5g}".split() in [line.split() for line in out.splitlines()]
+    assert np.asarray(Image.open(run.workdir / "eval-fid-grid.png")).std() > 0
+
+
+def test_a_setting_of_a_grid_that_does_not_do_is_refused_before_the_first_is_drawn(run):
+    with pytest.raises(UserError):
+        run(points={"nfe": [4, 0]})
+    assert not (run.workdir / "eval.jsonl").exists()
+
+
+def test_another_data_set_s_labels_are_not_this_model_s(run):
+    (line,) = run(ref="digits8")
+    assert line["protocol"]["labels"] == "every label in turn"
+    with pytest.raises(UserError, match="--labels=data: the reference has no labels of this model's data"):
+        run(ref="digits8", labels=["data"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(ckpt=None), "either --ckpt, a run's workdir, or --samples"),
+        (dict(samples="faces"), "either --ckpt, a run's workdir, or --samples"),
+        (dict(ckpt=None, samples="faces", ref=None), "--ref is missing"),
+        (dict(ckpt=None, samples="faces", num=None), "^--samples=faces is not there$"),
+        (dict(ckpt="nowhere"), "--ckpt=nowhere"),
+        (dict(features="efflite"), "unknown --features 'efflite': did you mean 'efflite0'"),
+        (dict(scores=["is"]), "the Inception Score is one of Inception's classes"),
+        (dict(settings=dict(temperature=1.0)), "objective 'flow' has no such setting"),
+        (dict(labels=["blnod"]), "did you mean 'blond'"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused_in_a_line_or_two(run, changes, message):
+    with pytest.raises(UserError, match=message) as refused:
+        run(**changes)
+    assert len(str(refused.value).splitlines()) <= 2
+
+
+def test_pictures_that_are_there_are_counted(run, tmp_path):
+    np.savez(tmp_path / "faces.npz", np.zeros((20, 8, 8, 3), np.uint8))
+    np.savez(tmp_path / "statistics.npz", mu=np.zeros(16), sigma=np.eye(16))
+    files = dict(ckpt=None, samples=str(tmp_path / "faces.npz"), ref="digits8")
+    for num, message in ((21, "holds 20 pictures"), (0, "a score needs two pictures"), (-3, "a score needs two pictures")):
+        with pytest.raises(UserError, match=rf"^--num={num}: .*{message}"):
+            run(num=num, **files)
+    with pytest.raises(UserError, match=r"statistics\.npz holds no pictures"):
+        run(**{**files, "samples": str(tmp_path / "statistics.npz")})
+    with pytest.raises(UserError, match=r"--scores=kid compares pictures, and --ref=\S+statistics\.npz holds only a mean"):
+        run(num=20, scores=["kid"], **{**files, "ref": str(tmp_path / "statistics.npz")})
+    (line,) = run(tmp_path / "eval.jsonl", num=18, **{**files, "ref": str(tmp_path / "statistics.npz")})
+    assert (line["protocol"]["num"], line["protocol"]["reference_num"], line["protocol"]["samples"]) == (18, 0, "files")
+
+
+def test_a_run_that_draws_no_pictures_is_refused(run, classifier, tmp_path):
+    workdir = shutil.copytree(classifier, tmp_path / "classifier")
+    with pytest.raises(UserError, match="objective 'classification' draws no samples: there is nothing to compare"):
+        run(ckpt=str(workdir))
+
+
+def test_the_command_line_gives_all_that_a_call_needs(called, capsys):
+    module, _, arguments = called("eval-fid", "--ckpt=faces", "--ref=digits", "--scores=fd,kid", "--labels=3,7", "--nfe=4", "--noema")
+    assert module == "eval_fid"
+    expected = SimpleNamespace(samples=None, ckpt="faces", ref="digits", scores=["fd", "kid"], labels=["3", "7"], ema=False, num=None)
+    assert {name: arguments[name] for name in vars(expected)} == vars(expected)
+    assert (arguments["settings"], arguments["points"], arguments["features"]) == ({"nfe": 4}, {}, "inception")
+    assert cli.main(["eval-fid", "--samples=faces", "--ref=digits", "--noema"]) == 2
+    assert "--ema says how a --ckpt is sampled" in capsys.readouterr().err
+    assert cli.main(["eval-fid", "--preset=tf"]) == 2

@@ -1,0 +1,145 @@
+"""`tinygen eval-fid`: whole calls, over the features of a small classifier."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tinygen import eval_fid, networks, sample
+from tinygen.scores.protocol import fingerprint
+from tinygen.scoring import collecting, extraction, generated
+
+NUM, MANY = 24, 80  # samples; the network has 16 features
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """References' features, which all tests share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def run(finished, classifier, tmp_path, cache, monkeypatch):
+    """run(**arguments): what a call of eval-fid on a copy of the shared run adds to eval.jsonl."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(extraction, "ON_CPU", 1)  # of eight devices
+    workdir = shutil.copytree(finished.workdir, tmp_path / "run")
+    defaults = dict(
+        ckpt=str(workdir), samples=None, ref="validation", num=NUM, scores=["fd"], features=str(classifier), preset=None, weights=None,
+        step=None, ema=True, labels=[], settings={}, points={}, seed=0, batch_size=8, force=False,
+    )  # fmt: skip
+
+    def call(record=workdir / "eval.jsonl", **changes):
+        before = len(lines(record))
+        assert eval_fid.main(**{**defaults, **changes}) == 0
+        return lines(record)[before:]
+
+    call.workdir = workdir
+    return call
+
+
+def lines(record):
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def numbers(line):
+    return {name: value for name, value in line.items() if isinstance(value, float)}
+
+
+def samples_kept(cache):
+    """Files of features whose pictures are no reference's: a split's fingerprint ends with its name."""
+    heads = (cache / "tinygen" / "features").glob("*.json")
+    return [path for path in heads if not re.search(r":(train|validation)", json.loads(path.read_text())["protocol"])]
+
+
+def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(run, classifier, finished):
+    (line,) = run(scores=["fd", "kid", "pr", "dc"])
+    network = networks.of_run(str(classifier))
+    assert (line["checkpoint"], line["step"], line["seed"], line["reference_name"]) == (str(run.workdir), 20, 0, "validation")
+    scores = {"fd_toy", "fd_toy_stderr", "kd_toy", "kd_toy_std", "precision_toy", "recall_toy", "density_toy", "coverage_toy"}
+    assert numbers(line).keys() == scores
+    assert line["fd_toy"] > line["fd_toy_stderr"] > 0
+    protocol = line["protocol"]
+    assert fingerprint(protocol) == line["fingerprint"]
+    assert protocol | {"reference": "", "reference_num": 0} == {
+        "features": "toy", "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8", "reference": "",
+        "reference_num": 0, "num": NUM, "labels": "as the reference's", "sampler": "heun", "nfe": 4, "guidance": 1.5,
+        "guidance_interval": list(finished.config.objective.guidance_interval), "ema": True, "precision": "float32",
+    }  # fmt: skip
+
+
+def test_a_sample_is_the_one_that_tinygen_sample_draws(run, tmp_path):
+    (drawn_here,) = run(labels=["all"])
+    drawn = tmp_path / "drawn"
+    sample.main(str(run.workdir), step=None, ema=True, num=NUM, labels=None, settings={}, seed=0, batch_size=8, out=str(drawn))
+    (from_files,) = run(drawn / "eval.jsonl", ckpt=None, samples=str(drawn), ref="pixel_faces:validation", num=None)
+    assert numbers(from_files) == numbers(drawn_here)
+    pictures = np.stack([np.asarray(Image.open(path)) for path in sorted(drawn.glob("0*.png"))])
+    np.savez(tmp_path / "drawn.npz", pictures)
+    (from_npz,) = run(tmp_path / "eval.jsonl", ckpt=None, samples=str(tmp_path / "drawn.npz"), ref="pixel_faces:validation", num=None)
+    assert numbers(from_npz) == numbers(drawn_here)
+    assert from_npz["protocol"] == from_files["protocol"]
+
+
+def stopping(monkeypatch, after):
+    """The process ends when so many batches of samples have been drawn; the list is of where each drawing began."""
+    starts = []
+    drawn = sample.drawn
+
+    def draw(*arguments, **keywords):
+        starts.append(keywords["start"])
+        for number, x in enumerate(drawn(*arguments, **keywords)):
+            if number == after:
+                raise KeyboardInterrupt
+            yield x
+
+    monkeypatch.setattr(generated, "drawn", draw)
+    return starts
+
+
+def interrupt(run, monkeypatch):
+    """A call that ends before its last batches, and leaves the features of the first ones."""
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "KEPT", 8)
+        stopping(patch, 9)
+        with pytest.raises(KeyboardInterrupt):
+            run(num=MANY)
+
+
+def test_an_interrupted_call_goes_on_where_it_was_and_gives_the_same_score(run, monkeypatch, cache):
+    (straight,) = run(num=MANY)
+    interrupt(run, monkeypatch)
+    assert len(samples_kept(cache)) == 1
+    starts = stopping(monkeypatch, None)
+    (resumed,) = run(num=MANY)
+    assert starts[0] >= 32
+    assert numbers(resumed) == numbers(straight)
+    assert samples_kept(cache) == []
+
+
+@pytest.mark.parametrize("change", [dict(num=NUM), dict(ref="train"), dict(seed=1), dict(labels=["blond"]), dict(settings=dict(nfe=8))])
+def test_an_interrupted_call_lends_nothing_to_one_that_asks_for_something_else(run, monkeypatch, change, tmp_path):
+    (alone,) = run(**change)
+    interrupt(run, monkeypatch)
+    (after,) = run(**change)
+    assert numbers(after) == numbers(alone)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is kept of the interrupted one is no other test's
+
+
+def test_what_decides_a_score_changes_the_fingerprint_and_what_is_compared_does_not(run):
+    (base,) = run()
+    changes = [
+        dict(settings=dict(nfe=8)), dict(settings=dict(guidance=1.0)), dict(settings=dict(sampler="euler")), dict(ema=False),
+        dict(num=NUM + 1), dict(labels=["all"]), dict(labels=["blond"]), dict(ref="pixel_faces"),
+    ]  # fmt: skip
+    found = [run(**change)[0] for change in changes]
+    assert len({line["fingerprint"] for line in [base, *found]}) == len(changes) + 1
+    assert found[0]["protocol"]["nfe"] == 8
+    assert found[3]["protocol"]["ema"] is False
+    for change in (dict(step=10), dict(seed=1), dict(batch_size=16), dict(ref="pixel_faces:validation")):
+        (line,) = run(**change)
+        assert line["fingerprint"] == base["fingerprint"], change
+    assert numbers(run(seed=1)[0]) != numbers(base)

@@ -1,0 +1,167 @@
+"""The features of pictures, on the disk while they grow: work that was interrupted goes on where it was.
+
+They lie in the user's cache, under a name that is a function of the network and of the pictures. Those of a reference stay, for the
+next score; those of samples are deleted when their score has been given.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tinygen import processes
+from tinygen.scores.feature_file import FeatureFile
+from tinygen.scores.network import Network
+from tinygen.scores.protocol import fingerprint
+from tinygen.scoring.extraction import Extractor, extract
+from tinygen.scoring.pictures import Pictures
+from tinygen.scoring.scores import Side, side_of
+
+PAUSE = 30.0  # seconds between lines that say how far it is
+RULES = 1  # how pictures become features here: another number where that has changed, or old features would be taken for new ones
+KEPT = 256  # pictures whose features are written at once, at least: each time waits for the disk
+
+
+class Unwanted(Exception):
+    """Whoever waits for features does so no longer."""
+
+
+@contextlib.contextmanager
+def collected(
+    pictures: Pictures,
+    using: Extractor,
+    what: str,
+    *,
+    logits: bool = False,
+    keep: bool,
+    reference: bool = False,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> Iterator[Side]:
+    """The pictures as a side of a score, with their features; on processes that do not lead, one without any.
+
+    what: is shown beside the bar
+    logits: of the network too
+    keep: leave the features where the next call finds them; otherwise they are deleted, unless an error ends the block
+    reference: these are what samples are compared with: their features lie apart from those of samples
+    unwanted: asked before each batch; raises Unwanted when it says so
+    """
+    files = _files(using.network, pictures, logits, reference)
+    with _alone(files["features"].path, what):
+        _grow(pictures, using, files, what, unwanted)
+        yield _side(pictures, files)
+        if not keep and processes.leads():
+            for file in files.values():
+                file.delete()
+
+
+def forget(network: Network, pictures: Pictures) -> None:
+    """Deletes the features of samples that were kept."""
+    if processes.leads():
+        for logits in (False, True) if network.name == "inception" else (False,):
+            for file in _files(network, pictures, logits, reference=False).values():
+                file.delete()
+
+
+def _side(pictures: Pictures, files: dict[str, FeatureFile]) -> Side:
+    if processes.leads():
+        rows = {name: file.read()[: pictures.num] for name, file in files.items()}  # there may be more: of a call that was interrupted
+        return side_of(pictures.name, pictures.fingerprint, rows["features"], rows.get("logits"))
+    nothing = np.zeros(0)
+    return Side(name=pictures.name, num=pictures.num, fingerprint=pictures.fingerprint, mean=nothing, covariance=nothing)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, what: str) -> Iterator[None]:
+    """One call at a time takes the features of the same pictures; another waits for it. Of several processes the leading one does."""
+    if not processes.leads():
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            Console(stderr=True).print(f"{what}: another call is at it; waiting for that one", highlight=False)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # a file system that knows no locks
+            pass
+        yield
+
+
+def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) -> dict[str, FeatureFile]:
+    facts = {
+        "weights_sha256": network.sha256, "features": network.name, "preset": network.preset, "pictures": pictures.fingerprint,
+        "reference": reference, "rules": RULES,
+    }  # fmt: skip
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygen" / "features"
+    key = fingerprint(facts)
+    files = {"features": FeatureFile(home / key, network.dim, str(facts))}
+    if logits:
+        image = jax.ShapeDtypeStruct((1, network.size, network.size, 3), "float32")
+        classes = jax.eval_shape(network.apply, network.variables, image)["logits"].shape[-1]
+        files["logits"] = FeatureFile(home / f"{key}-logits", classes, str(facts))
+    return files
+
+
+def _grow(pictures: Pictures, using: Extractor, files: dict[str, FeatureFile], what: str, unwanted: Callable[[], bool]) -> None:
+    """Adds the features of the pictures that are not in the files yet."""
+    whole = processes.from_lead(
+        f"rows of {files['features'].path.name}",
+        lambda: str(min(file.rows for file in files.values())),
+    )
+    start = int(whole)
+    if start >= pictures.num:
+        return
+    reads = itertools.islice(pictures.reads(start), pictures.num - start)
+    held: dict[str, list[np.ndarray]] = {name: [] for name in files}
+    done = start
+    with _bar(what, start, pictures.num) as advance:
+        for given in extract(reads, using, unwanted):
+            for name, rows in held.items():
+                rows.append(given[name])
+            done += len(given["features"])
+            if sum(map(len, held["features"])) >= KEPT or done == pictures.num:
+                start = _write(files, held, start)
+            advance(done)
+    _write(files, held, start)
+    if done < pictures.num:
+        raise Unwanted
+
+
+def _write(files: dict[str, FeatureFile], held: dict[str, list[np.ndarray]], start: int) -> int:
+    """Appends what is held, which begins at row `start`; where the next begins then."""
+    num = sum(map(len, held["features"]))
+    if num and processes.leads():
+        for name, file in files.items():
+            file.append(start, np.concatenate(held[name]))
+    for rows in held.values():
+        rows.clear()
+    return start + num
+
+
+@contextlib.contextmanager
+def _bar(what: str, start: int, num: int) -> Iterator[Callable[[int], None]]:
+    """A bar with time left on a terminal; elsewhere a line from time to time."""
+    console = Console(stderr=True, quiet=not processes.leads())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    began = said = time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=num, completed=start)
+
+        def advance(done: int) -> None:
+            nonlocal said
+            progress.update(task, completed=done)
+            now = time.monotonic()
+            if not console.is_terminal and now - said > PAUSE:
+                said, rate = now, (done - start) / (now - began)
+                console.print(f"{what}: {done:,} of {num:,}, {rate:.3g} a second, {(num - done) / rate / 60:.0f} min left", highlight=False)
+
+        yield advance

@@ -1,0 +1,88 @@
+"""`tinygen eval-fid --compare A B`: two scores side by side, where their protocols are alike."""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from tinygen.errors import UserError
+from tinygen.scores.protocol import unlike
+
+RECORD = "eval.jsonl"
+APART = ("_stderr", "_std", "_infinity")  # what stands beside a score
+
+
+def main(places: Sequence[str], allowed: Sequence[str]) -> int:
+    """Prints the newest like scores of two runs, folders or eval.jsonl files. Raises UserError, naming the fields, where none are alike.
+
+    allowed: fields of the protocol that may differ, since they are what is compared
+    """
+    if len(places) != 2:
+        raise UserError("--compare takes two places, workdirs or eval.jsonl files: --compare runs/a runs/b")
+    records = [lines(place) for place in places]
+    pairs = itertools.product(*records)
+    alike = (pair for pair in pairs if not unlike(pair[0]["protocol"], pair[1]["protocol"], allowed) and common(*pair))
+    one, other = next(alike, (records[0][0], records[1][0]))
+    if fields := unlike(one["protocol"], other["protocol"], allowed):
+        names = ",".join(field.partition(":")[0] for field in fields)
+        raise UserError(
+            f"these scores were measured by different protocols and cannot be compared: {'; '.join(fields)}.\n"
+            f"Score one again as the other was; if that difference is what you compare: --allow={names}"
+        )
+    shared = common(one, other)
+    if not shared:
+        raise UserError(f"{places[0]} and {places[1]} have no score in common: {', '.join(scores(one))}; {', '.join(scores(other))}")
+    width = max(map(len, shared))
+    print("\n".join([f"  {place}: {about(line)}" for place, line in zip(places, (one, other), strict=True)]))
+    print("\n".join(row(name, width, one, other) for name in shared))
+    return 0
+
+
+def common(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names of the scores that both lines have."""
+    return [name for name in scores(one) if name in scores(other)]
+
+
+def lines(place: str) -> list[dict[str, Any]]:
+    """The lines of a record that have a protocol, the newest first. Raises UserError where there is none."""
+    path = epath.Path(place)
+    path = path / RECORD if path.is_dir() else path
+    if not path.exists():
+        raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it")
+    found = []
+    for text in reversed(path.read_bytes().splitlines()):
+        try:
+            line = json.loads(text)
+        except ValueError:  # torn
+            continue
+        if isinstance(line, dict) and isinstance(line.get("protocol"), dict):
+            found.append(line)
+    if found:
+        return found
+    raise UserError(f"--compare {place}: {path} holds no score with a protocol: tinygen eval-fid writes such")
+
+
+def scores(line: Mapping[str, Any]) -> dict[str, float]:
+    skipped = {"step", "seed"}
+    return {
+        name: value for name, value in line.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in skipped and not name.endswith(APART)
+    }  # fmt: skip
+
+
+def about(line: Mapping[str, Any]) -> str:
+    subject = ", ".join(f"{name} {line[name]}" for name in ("checkpoint", "step", "samples", "seed") if name in line)
+    return f"{subject}, {line.get('time', '')}"
+
+
+def row(name: str, width: int, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Both values, their difference, and how many of its standard errors that is, where these are known."""
+    a, b = one[name], other[name]
+    errors = [error for line in (one, other) if isinstance(error := line.get(f"{name}_stderr"), float)]
+    text = f"  {name:<{width}}  {a:.5g}  {b:.5g}  {b - a:+.3g}"
+    if len(errors) == 2 and (error := math.hypot(*errors)):
+        text += f"  ({abs(b - a) / error:.1f} standard errors)"
+    return text

@@ -1,0 +1,113 @@
+"""Scores of a run's samples while it learns: the same noise, labels and pictures to compare with every time."""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygen import build, networks, processes, sample
+from tinygen.config import Config
+from tinygen.data.base import DataSource
+from tinygen.errors import UserError
+from tinygen.scores.frechet import too_few
+from tinygen.scores.network import Network
+from tinygen.scoring.collecting import Unwanted, collected
+from tinygen.scoring.extraction import Extractor, extract, extractor
+from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
+from tinygen.scoring.pictures import of_split
+from tinygen.scoring.scores import DURING, Score, Side, chosen, side_of
+from tinygen.state import TrainState, Tree
+
+
+class Scored(NamedTuple):
+    """values: by name, for metrics.jsonl. rank: of the averaged weights, by the first of the scores: less is better"""
+
+    values: dict[str, float]
+    rank: float
+
+
+AVERAGED = "eval_ema_"  # before the names of scores of the averaged weights; raw ones have eval_
+
+
+def scored_network(config: Config) -> tuple[Network, dict[str, Score]]:
+    """The network that config.eval names, and the scores. Raises UserError for one that is not here."""
+    keys = config.eval
+    network = networks.load(
+        keys.features,
+        preset=keys.preset if keys.features == "inception" else None,
+        weights=keys.weights or None,
+        option="config.eval.features",
+    )
+    return network, chosen([name.strip() for name in keys.scores.split(",")], network, "config.eval.scores", DURING)
+
+
+def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> None:
+    """Raises UserError for scores that this run cannot be given."""
+    if config.eval.every:
+        check_draws_pictures(parts, config.objective.name)
+        network, scores = scored_network(config)
+        for key, num in {"num": config.eval.num, "split": len(source.splits[config.eval.split])}.items():
+            if "fd" in scores and (problem := too_few(num, network.dim)):
+                raise UserError(f"config.eval.{key}={config.eval[key]}: {problem}.\nTake more, or another score: --config.eval.scores=kid")
+
+
+def make_scoring(
+    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, unwanted: Callable[[], bool] = lambda: False, few: int = 0
+) -> Callable[[TrainState], Scored | None]:
+    """state -> scores: `eval_ema_*` of the averaged weights and, with config.eval.raw, `eval_*`; None once they are unwanted.
+
+    The network and the features of the data are made ready at the first call.
+
+    few: take no more samples and no more of the data than these; 0 = as config.eval says
+    """
+    keys = config.eval
+    num = few or keys.num
+    size = parts.layout.padded(min(num, sample.BATCH))
+    step = sample.sample_step(parts, graphdef, size, config.seed)
+    cond, _ = conditions(parts.codec, ["data"], num, source.splits[keys.split])
+    calls = itertools.count()
+
+    @functools.cache
+    def ready() -> tuple[Extractor, dict[str, Score], Side]:
+        network, scores = scored_network(config)
+        using = extractor(network, parts.layout)
+        pictures = of_split(source, keys.split, f"the data's split {keys.split}")
+        pictures = pictures.first(few) if few else pictures
+        with collected(pictures, using, "features of the data", keep=not few, reference=True, unwanted=unwanted) as reference:
+            return using, scores, reference
+
+    def one(weights: tuple[Tree, Tree]) -> dict[str, float]:
+        using, scores, reference = ready()
+        reads = of_model(weights, parts, cond, num=num, seed=config.seed, size=size, name="", fingerprint="", step=step).reads(0)
+        rows = list(extract(reads, using, unwanted))
+        if sum(len(each["features"]) for each in rows) < num:
+            raise Unwanted
+
+        def values() -> str:
+            logits = np.concatenate([each["logits"] for each in rows]) if "is" in scores else None
+            side = side_of("", "", np.concatenate([each["features"] for each in rows]), logits)
+            found = [each.compute(side, reference, using.network) for each in scores.values()]
+            return json.dumps({name: value for each in found for name, value in each.items()})
+
+        return json.loads(processes.from_lead(f"scores_{next(calls)}", values))
+
+    def scoring(state: TrainState) -> Scored | None:
+        branches: dict[str, Tree] = {AVERAGED: state.ema} | ({"eval_": state.params} if keys.raw else {})
+        try:
+            found = {prefix: one((params, state.buffers)) for prefix, params in branches.items()}
+        except Unwanted:
+            return None
+        values = {f"{prefix}{name}": value for prefix, each in found.items() for name, value in each.items()}
+        first = next(iter(ready()[1].values()))
+        return Scored(values, first.sign * next(iter(found[AVERAGED].values())))
+
+    return scoring
+
+
+def by(config: Config) -> str:
+    """What decides a score of this run: scores by other rules are not compared with it."""
+    rules = {key: value for key, value in config.eval.items() if key not in ("every", "best", "raw")}
+    return json.dumps({**rules, **config.objective}, sort_keys=True, default=list)

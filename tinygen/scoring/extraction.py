@@ -1,0 +1,92 @@
+"""From pictures to features: threads decode and resize, the devices compute, and neither waits for the other.
+
+Batches are split over the mesh. Feature i depends on picture i alone, whatever the size of the batches.
+"""
+
+import collections
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tinygen import limits
+from tinygen.scores.network import Network
+from tinygen.scoring.pictures import Read
+from tinygen.sharding import Layout
+
+ON_CPU, ON_ACCELERATOR = 16, 256  # images a device at once: beyond these nothing gets faster
+SHARE = 0.5  # of a device's memory that a batch may take
+
+
+class Extractor(NamedTuple):
+    """A network on the devices, ready for batches of `size`."""
+
+    network: Network
+    layout: Layout
+    size: int
+    step: Any
+    variables: Any
+
+
+def extractor(network: Network, layout: Layout) -> Extractor:
+    """The network compiled for as many images at once as the devices are quick with, or as they can hold."""
+    variables = jax.device_put(network.variables, layout.replicated)
+    jitted = jax.jit(network.apply, in_shardings=(layout.replicated, layout.batch), out_shardings=layout.replicated)
+    each = ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATOR
+    while True:
+        size = each * layout.batch_multiple
+        images = jax.ShapeDtypeStruct((size, network.size, network.size, 3), "float32")
+        with jax.set_mesh(layout.mesh):
+            step = jitted.lower(variables, images).compile()
+        taken = step.memory_analysis()
+        if each == 1 or taken is None or taken.temp_size_in_bytes < SHARE * limits.device_bytes():
+            return Extractor(network, layout, size, step, variables)
+        each //= 2
+
+
+def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool] = lambda: False) -> Iterator[dict[str, np.ndarray]]:
+    """What the network gives of the pictures, in their order: {"features": [n, D], ...} of n pictures at a time, on every process.
+
+    unwanted: asked before each batch; ends the pictures when it says so
+    """
+    network, layout, size, step, variables = using
+    rows = layout.rows(size)
+    mine = set(rows)
+    before: tuple[int, Any] | None = None
+    with ThreadPoolExecutor(os.cpu_count(), "pictures") as pool:
+        queue = _ahead(reads, size, lambda read: pool.submit(lambda: network.prepare(read())), mine)
+        while batch := list(itertools.islice(queue, size)):
+            if unwanted():
+                pool.shutdown(cancel_futures=True)
+                return
+            images = [each.result() for each in batch if each is not None]
+            num = len(batch)
+            while len(images) < len(rows):  # the last batch is filled up
+                images.append(np.zeros((network.size, network.size, 3), np.float32))
+            given = layout.put({"x": np.stack(images)}, size)["x"]
+            now = num, step(variables, given)
+            if before is not None:
+                yield _fetched(*before)  # while the devices work on this one
+            before = now
+    if before is not None:
+        yield _fetched(*before)
+
+
+def _ahead(
+    reads: Iterator[Read], size: int, submit: Callable[[Read], Future[np.ndarray]], mine: set[int]
+) -> Iterator[Future[np.ndarray] | None]:
+    """The pictures under way, two batches ahead; None for one that another process prepares."""
+    waiting: collections.deque[Future[np.ndarray] | None] = collections.deque()
+    for number, read in enumerate(reads):
+        waiting.append(submit(read) if number % size in mine else None)
+        if len(waiting) > 2 * size:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _fetched(num: int, given: Any) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value)[:num] for name, value in jax.device_get(given).items()}

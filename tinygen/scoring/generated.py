@@ -1,0 +1,60 @@
+"""Samples of a checkpoint as the pictures that a score compares: drawn when they are asked for, never on the disk."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygen import build
+from tinygen.data.codec import Batch, Codec
+from tinygen.errors import UserError
+from tinygen.sample import drawn
+from tinygen.scoring.pictures import BLOCK, Pictures, Read, colour
+from tinygen.state import Tree
+
+
+def of_model(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, name: str, fingerprint: str,
+    step: Any = None,
+) -> Pictures:  # fmt: skip
+    """`num` samples, `size` drawn at a time. Sample i depends on the weights, the conditions, the seed and i.
+
+    step: as for `sample.drawn`
+    """
+
+    def reads(start: int) -> Iterator[Read]:
+        for x in drawn(weights, parts, cond, num=num, seed=seed, size=size, start=start, step=step):
+            for picture in parts.codec.decode(x):
+                yield functools.partial(colour, picture)
+
+    return Pictures(name=name, num=num, fingerprint=fingerprint, reads=reads)
+
+
+def check_draws_pictures(parts: build.Parts, objective: str) -> None:
+    """Raises UserError for a model whose samples no score can compare."""
+    if not hasattr(parts.objective, "sample"):
+        raise UserError(f"objective {objective!r} draws no samples: there is nothing to compare")
+    if parts.codec.kind != "image":
+        raise UserError(f"scores compare pictures, and this model's samples are {parts.codec.kind}")
+
+
+def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) -> tuple[Batch, str]:
+    """(the conditions of `num` samples, the rule that gave them, for a protocol).
+
+    labels: ["data"] = those of the reference's examples, so that both have them equally often | ["all"] = every label in turn
+        | labels in turn
+    reference: the examples of the reference, where they are a split of the data
+    """
+    if not codec.labels:
+        return codec.conditions(num, None if list(labels) in (["data"], ["all"]) else labels), "none"
+    if list(labels) == ["all"]:
+        return codec.conditions(num), "every label in turn"
+    if list(labels) != ["data"]:
+        return codec.conditions(num, labels), ", ".join(codec.labels[codec.label(name)] for name in labels)
+    if reference is None:
+        raise UserError("--labels=data: the reference has no labels of this model's data; give --labels=all, or names")
+    order = np.random.default_rng(0).permutation(len(reference))[:num]  # they may lie class by class
+    blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]  # whole examples: not all at once
+    present = np.concatenate([reference.take(block)["label"] for block in blocks])
+    return {"label": np.resize(present, num)}, "as the reference's"

@@ -1,0 +1,70 @@
+"""Scores over a grid of sampler settings: which combinations, a table, a plot."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from tinygen import media
+from tinygen.errors import UserError
+
+TYPES = {"nfe": int, "guidance": float, "sampler": str}
+MOST = 100  # combinations; more is a slip
+
+
+def parse(words: Sequence[str]) -> dict[str, list[Any]]:
+    """{setting: values} of words such as "guidance=1,1.5,2" "nfe=4,25". Raises UserError for what is no such word.
+
+    >>> parse(["guidance=1,1.5", "nfe=4,25"])
+    {'guidance': [1.0, 1.5], 'nfe': [4, 25]}
+    """
+    points: dict[str, list[Any]] = {}
+    for word in words:
+        name, _, values = word.partition("=")
+        if name not in TYPES or not values:
+            raise UserError(
+                f"--grid {word}: write SETTING=VALUE,VALUE with {', '.join(TYPES)}, for example --grid guidance=1,1.5,2 nfe=4,25"
+            )
+        if name in points:
+            raise UserError(f"--grid {word}: {name} is given twice: write all its values in one word")
+        try:
+            points[name] = list(dict.fromkeys(TYPES[name](value) for value in values.split(",")))
+        except ValueError as error:
+            raise UserError(f"--grid {word}: {name} takes {'whole numbers' if TYPES[name] is int else 'numbers'}") from error
+    if (num := math.prod(map(len, points.values()))) > MOST:
+        raise UserError(f"--grid: {num} combinations are asked for, at most {MOST} are taken")
+    return points
+
+
+def combinations(points: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination, the last setting fastest; one of nothing where there are no points."""
+    for values in itertools.product(*points.values()):
+        yield dict(zip(points, values, strict=True))
+
+
+def table(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str) -> str:
+    """A line a combination: the settings and the score. values: in the order of `combinations`"""
+    lines = [[*points, name]] + [
+        [*map(str, point.values()), f"{value:.5g}"] for point, value in zip(combinations(points), values, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def plot(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str, path: epath.Path) -> bool:
+    """Writes the score against the setting with the most numbers, a curve a combination of the others. Whether there is such a one."""
+    numeric = [setting for setting in points if TYPES[setting] is not str and len(points[setting]) > 1]
+    if not numeric:
+        return False
+    across = max(numeric, key=lambda setting: len(points[setting]))
+    axis = list(points).index(across)
+    scores = np.moveaxis(np.reshape(values, [len(each) for each in points.values()]), axis, 0).reshape(len(points[across]), -1)
+    order = np.argsort(points[across])
+    others = combinations({setting: each for setting, each in points.items() if setting != across})
+    names = [", ".join(f"{setting} {value}" for setting, value in other.items()) or name for other in others]
+    curves = np.column_stack([np.asarray(points[across], float)[order], scores[order]])
+    media.save_png(path, media.plot(curves, names, across, name))
+    return True

@@ -1,0 +1,113 @@
+"""What samples are compared with: statistics in a file, pictures in a folder or a file, or a split of a data set."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygen import build
+from tinygen import config as schema
+from tinygen.data.base import DataSource, Examples
+from tinygen.errors import UserError, unknown
+from tinygen.keys import DATASETS
+from tinygen.scores.network import Network
+from tinygen.scoring.pictures import Pictures, digest, of_folder, of_npz, of_split, reading
+from tinygen.scoring.scores import Side
+
+KEYS = (("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov"))  # as files of statistics name them
+SPLITS = ("train", "validation")
+UNNAMED = ("folder", "tfds")  # data sets that a name alone does not tell
+
+
+class Found(NamedTuple):
+    """What a reference's name means: `statistics`, or `pictures` whose features are yet to be taken, or both.
+
+    examples: those behind the pictures, where they are a split of a data set
+    labels: the names of their labels
+    """
+
+    statistics: Side | None
+    pictures: Pictures | None
+    examples: Examples | None
+    labels: tuple[str, ...] = ()
+
+
+def find(ref: str, network: Network, own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:
+    """The reference that `ref` names: train or validation, a split of the run's own data; a data set NAME or NAME:SPLIT; a folder of
+    images; an .npz file of pictures or of statistics.
+
+    own: the data of the run that is scored, where there is one
+    Raises UserError for anything else, and for statistics of another network.
+    """
+    if ref in SPLITS:
+        if own is None:
+            raise UserError(
+                f"{option}={ref} is a split of a run's own data, and there is no run: give a folder, an .npz file or a data set"
+            )
+        return _of_source(own(), ref, ref)
+    if os.path.isdir(ref):
+        return Found(None, of_folder(ref, option), None)
+    if os.path.isfile(ref):
+        pictures = of_npz(ref, option)
+        # Beside pictures they are those of ADM's evaluator, whose way with pictures is the preset adm: of more pictures than the file has.
+        stated = pictures is None or (holds_statistics(ref, option) and (network.name, network.preset) == ("inception", "adm"))
+        return Found(statistics(ref, network, option) if stated else None, pictures, None)
+    name, _, split = ref.partition(":")
+    if name in DATASETS and name not in UNNAMED:
+        if (split or "train") not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        return _of_source(build.data_source(schema.base(data=dict(name=name))), split or "train", ref)
+    if os.sep in ref or ref.endswith(".npz"):
+        raise UserError(f"{option}={ref} is not there")
+    raise unknown(option, ref, [*SPLITS, *(name for name in DATASETS if name not in UNNAMED)])
+
+
+def _of_source(source: DataSource, split: str, name: str) -> Found:
+    return Found(None, of_split(source, split, name), source.splits[split], source.codec.labels)
+
+
+def holds_statistics(path: str, option: str) -> bool:
+    with reading(path, option), np.load(path, allow_pickle=False) as file:
+        return any(mean in file.files and covariance in file.files for mean, covariance in KEYS)
+
+
+def statistics(path: str, network: Network, option: str) -> Side:
+    """A mean and a covariance that someone has written: of this network, or nobody has said of which.
+
+    Raises UserError for a file without them, of another dimension or network, or that are no mean and covariance.
+    """
+    with reading(path, option), np.load(path, allow_pickle=False) as file:
+        names = next((names for names in KEYS if set(names) <= set(file.files)), None)
+        if names is None:
+            held = ", ".join(file.files)[:100] or "nothing"
+            raise UserError(f"{option}={path} holds {held}: neither pictures (arr_0) nor statistics (mu, sigma)")
+        mean, covariance = (file[name].astype(np.float64, casting="same_kind") for name in names)
+        about = dict(json.loads(str(file["about"]))) if "about" in file.files else {}
+        num = int(file["num"]) if "num" in file.files else 0
+    if mean.shape != (network.dim,) or covariance.shape != (network.dim, network.dim):
+        what = f"mean {list(mean.shape)} and covariance {list(covariance.shape)}"
+        raise UserError(f"{option}={path} is of another network: it holds a {what}, where {network.name} has {network.dim} features")
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise UserError(f"{option}={path} holds numbers that are not finite")
+    if not np.allclose(covariance, covariance.T, rtol=1e-5, atol=1e-8 * np.abs(covariance).max()):
+        raise UserError(f"{option}={path}: its covariance is not symmetric")
+    ours = {"weights_sha256": network.sha256, "preset": network.preset}
+    for key, value in ours.items():
+        if key in about and about[key] != value:
+            raise UserError(f"{option}={path} was made with other features: {key} {about[key]}, here {value}")
+    known = about.get("pictures_fingerprint")  # then a score against the statistics is one against those pictures
+    return Side(name=path, num=num, fingerprint=known if isinstance(known, str) else digest(path), mean=mean, covariance=covariance)
+
+
+def write_statistics(path: Path, side: Side, network: Network) -> None:
+    """The mean and covariance as an .npz file that other tools read too; whole, or not at all."""
+    about: dict[str, Any] = {
+        "network": network.name, "weights_sha256": network.sha256, "preset": network.preset, "pictures": side.name,
+        "pictures_fingerprint": side.fingerprint,
+    }  # fmt: skip
+    fresh = path.with_name(f"{path.name}.new.npz")
+    np.savez(fresh, mu=side.mean, sigma=side.covariance, num=side.num, about=json.dumps(about))
+    fresh.replace(path)

@@ -1,0 +1,145 @@
+"""The scores by name: what each needs of the samples, and what it says of them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tinygen.errors import UserError, unknown
+from tinygen.scores import frechet, inception_score, kid, neighbours
+from tinygen.scores.moments import moments_of
+from tinygen.scores.network import Network
+
+NEIGHBOURS = 10_000  # of either side, at most, for precision and recall and their kind
+FEWEST = 20  # samples that a standard error is taken of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two sets of pictures that a score compares.
+
+    num: pictures; 0 where nobody has said (statistics that others made)
+    mean, covariance: float64 [D], [D, D]
+    features: float32 [N, D], where a score needs them
+    logits: float32 [N, K], likewise
+    """
+
+    name: str
+    num: int
+    fingerprint: str
+    mean: np.ndarray
+    covariance: np.ndarray
+    features: np.ndarray | None = None
+    logits: np.ndarray | None = None
+
+
+class Score(NamedTuple):
+    """compute: (samples, reference, network) -> {name: value}; the first value is what the score is ranked by
+
+    needs: "pictures": features of the reference too, not only its moments; "logits" of the samples
+    first: the name of that value before it is `named`
+    sign: 1 where less is better, -1 where more is
+    title: for a person
+    """
+
+    compute: Callable[[Side, Side, Network], dict[str, float]]
+    needs: tuple[str, ...]
+    first: str
+    sign: int
+    title: str
+
+
+def chosen(names: Sequence[str], network: Network, option: str, among: Mapping[str, "Score"] | None = None) -> dict[str, Score]:
+    """The scores of those names, in that order.
+
+    among: all there are; SCORES unless given
+    Raises UserError for one that does not exist, and for one that the network cannot give.
+    """
+    known = among or SCORES
+    for name in names:
+        if name not in known:
+            raise unknown(option, name, known)
+        if name == "is" and network.distance != "FID":
+            raise UserError(f"{option}={name}: the Inception Score is one of Inception's classes; {network.name} has others")
+    if not names:
+        raise UserError(f"{option}: name at least one of {', '.join(known)}")
+    return {name: known[name] for name in names}
+
+
+def named(score: str, network: Network) -> str:
+    """A score's name in files: "fid" is Inception's alone, "kid" too; with others they are "fd_efflite0" and "kd_efflite0"."""
+    distance = network.distance.lower().replace("-", "_")
+    if score == "fd":
+        return distance
+    if score == "kid":
+        return distance.replace("f", "k", 1)
+    return score if network.distance == "FID" else f"{score}_{distance.removeprefix('fd_')}"
+
+
+def plain(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+    distance = frechet.frechet_distance(samples.mean, samples.covariance, reference.mean, reference.covariance)
+    return {named("fd", network): distance}
+
+
+def with_error(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+    """The Fréchet distance, and where there are enough to say its standard error and what it would be of infinitely many samples."""
+    distance, rows, name = frechet.distance_from(reference.mean, reference.covariance), features(samples), named("fd", network)
+    given = {name: distance(samples.mean, samples.covariance)}
+    if samples.num >= FEWEST:
+        given[f"{name}_stderr"] = frechet.jackknife(rows, distance)
+    if samples.num >= 2 * (network.dim + 1):
+        given[f"{name}_infinity"] = frechet.extrapolated(rows, distance).distance
+    return given
+
+
+def kernel(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+    mean, spread = kid.kid(features(samples), features(reference))
+    return {named("kid", network): mean, f"{named('kid', network)}_std": spread}
+
+
+def precision_recall(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+    precision, recall = neighbours.precision_recall(some(samples), some(reference))
+    return {named("precision", network): precision, named("recall", network): recall}
+
+
+def density_coverage(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+    density, coverage = neighbours.density_coverage(some(samples), some(reference))
+    return {named("density", network): density, named("coverage", network): coverage}
+
+
+def inception(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+    assert samples.logits is not None
+    mean, spread = inception_score.inception_score(samples.logits)
+    return {"is": mean, "is_std": spread}
+
+
+def features(side: Side) -> np.ndarray:
+    if side.features is None:
+        raise UserError(f"{side.name} holds only a mean and a covariance: kid, pr and dc need pictures to compare with")
+    return side.features
+
+
+def some(side: Side) -> np.ndarray:
+    """The features of NEIGHBOURS of the pictures from all over: they may lie class by class."""
+    rows = features(side)
+    return rows if len(rows) <= NEIGHBOURS else rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:NEIGHBOURS])]
+
+
+def side_of(name: str, fingerprint: str, rows: np.ndarray, logits: np.ndarray | None = None) -> Side:
+    """The pictures whose features are `rows`."""
+    moments = moments_of(rows)
+    return Side(
+        name=name, num=len(rows), fingerprint=fingerprint, mean=moments.mean, covariance=moments.covariance, features=rows, logits=logits
+    )
+
+
+SCORES: Mapping[str, Score] = {
+    "fd": Score(with_error, (), "fd", 1, "Fréchet distance"),
+    "kid": Score(kernel, ("pictures",), "kid", 1, "kernel distance"),
+    "pr": Score(precision_recall, ("pictures",), "precision", -1, "precision and recall"),
+    "dc": Score(density_coverage, ("pictures",), "density", -1, "density and coverage"),
+    "is": Score(inception, ("logits",), "is", -1, "Inception Score"),
+}
+
+DURING = {**SCORES, "fd": Score(plain, (), "fd", 1, "Fréchet distance")}  # while a run learns: the error would take longer than the score
