@@ -1,4 +1,5 @@
 import io
+import resource
 
 import numpy as np
 import pytest
@@ -112,3 +113,16 @@ def test_a_curve_is_plotted_whatever_the_codec():
 def test_data_that_is_no_picture_must_say_how_to_be_shown():
     with pytest.raises(ValueError, match="must say how to show it"):
         media.picture(Media(np.zeros((3, 4))), Codec(kind="text", spec={}))
+
+
+def test_a_picture_for_which_there_is_no_room_is_not_there(tmp_path):
+    image, before = np.zeros((64, 64, 3), np.uint8), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            media.save_png(tmp_path / "a.png", image)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+    media.save_png(tmp_path / "a.png", image)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]

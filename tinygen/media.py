@@ -87,6 +87,14 @@ def picture(media: Media, codec: Any) -> np.ndarray:
 
 
 def save_png(path: str | os.PathLike[str], image: np.ndarray) -> None:
+    """Writes a PNG file, whole or not at all."""
     from etils import epath
 
-    epath.Path(path).write_bytes(png(image))
+    place = epath.Path(path)
+    fresh = place.with_name(f"{place.name}.new")
+    try:
+        fresh.write_bytes(png(image))
+        fresh.replace(place)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise

@@ -2,47 +2,16 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import eval_fid, networks, sample
+from tinygen import networks, sample
 from tinygen.scores.protocol import fingerprint
-from tinygen.scoring import collecting, extraction, generated
+from tinygen.scoring import collecting, generated
 
-NUM, MANY = 24, 80  # samples; the network has 16 features
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """References' features, which all tests share."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def run(finished, classifier, tmp_path, cache, monkeypatch):
-    """run(**arguments): what a call of eval-fid on a copy of the shared run adds to eval.jsonl."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setattr(extraction, "ON_CPU", 1)  # of eight devices
-    workdir = shutil.copytree(finished.workdir, tmp_path / "run")
-    defaults = dict(
-        ckpt=str(workdir), samples=None, ref="validation", num=NUM, scores=["fd"], features=str(classifier), preset=None, weights=None,
-        step=None, ema=True, labels=[], settings={}, points={}, seed=0, batch_size=8, force=False,
-    )  # fmt: skip
-
-    def call(record=workdir / "eval.jsonl", **changes):
-        before = len(lines(record))
-        assert eval_fid.main(**{**defaults, **changes}) == 0
-        return lines(record)[before:]
-
-    call.workdir = workdir
-    return call
-
-
-def lines(record):
-    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+NUM, MANY = 24, 80  # samples: what calls take unless told otherwise, and more
 
 
 def numbers(line):

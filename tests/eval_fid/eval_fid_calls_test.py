@@ -1,6 +1,5 @@
 """What `tinygen eval-fid` scores only when it is forced, over a grid, or not at all."""
 
-import json
 import logging
 import shutil
 from types import SimpleNamespace
@@ -9,41 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import cli, eval_fid
+from tinygen import cli
 from tinygen.errors import UserError
-from tinygen.scoring import extraction
-
-NUM = 24  # samples; the network has 16 features
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """References' features, which all tests share."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def run(finished, classifier, tmp_path, cache, monkeypatch):
-    """run(**arguments): what a call of eval-fid on a copy of the shared run adds to eval.jsonl."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setattr(extraction, "ON_CPU", 1)  # of eight devices
-    workdir = shutil.copytree(finished.workdir, tmp_path / "run")
-    defaults = dict(
-        ckpt=str(workdir), samples=None, ref="validation", num=NUM, scores=["fd"], features=str(classifier), preset=None, weights=None,
-        step=None, ema=True, labels=[], settings={}, points={}, seed=0, batch_size=8, force=False,
-    )  # fmt: skip
-
-    def call(record=workdir / "eval.jsonl", **changes):
-        before = len(lines(record))
-        assert eval_fid.main(**{**defaults, **changes}) == 0
-        return lines(record)[before:]
-
-    call.workdir = workdir
-    return call
-
-
-def lines(record):
-    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
 def numbers(line):
