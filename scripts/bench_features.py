@@ -51,7 +51,9 @@ def measured(sizes: list[int], images: int, rounds: int, python: str) -> str:
         opponents = {}
         if python:
             options = {"batch_size": max(sizes), "images": images}
-            worker = stack.enter_context(peer.started(python, "eager", options, patience=120.0, worker=WORKER))
+            worker = stack.enter_context(
+                peer.started(python, "eager", options, patience=120.0, worker=WORKER, needs="torch, torchvision and pytorch-fid")
+            )
             if not worker.prepare():
                 raise UserError("the peer takes more than two minutes a turn: fewer --images")
             opponents["pytorch-fid"] = worker.turn

@@ -35,7 +35,9 @@ def test_below_float32_operands_and_result_are_rounded_to_bfloat16():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_gradients_of_kernel_and_input_are_float32_and_those_of_finite_differences(precision):
-    function = lambda x, kernel: convolve(x, kernel, 2, precision=precision)  # noqa: E731
+    def function(x, kernel):
+        return convolve(x, kernel, 2, precision=precision)
+
     if precision == "float32":
         check_grads(function, (X, KERNEL), order=1, modes=("rev",), eps=1e-2, atol=2e-2, rtol=2e-2)
     assert {g.dtype for g in jax.grad(lambda *args: function(*args).sum(), (0, 1))(X, KERNEL)} == {jnp.dtype("float32")}

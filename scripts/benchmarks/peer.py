@@ -33,10 +33,10 @@ class Peer:
     disturbed: seconds of processor time that this process took during its turns
     """
 
-    def __init__(self, name: str, process: subprocess.Popen[str], log: TextIO, patience: float):
+    def __init__(self, name: str, process: subprocess.Popen[str], log: TextIO, patience: float, needs: str):
         assert process.stdin is not None
         assert process.stdout is not None
-        self.name, self.process, self.log, self.patience = name, process, log, patience
+        self.name, self.process, self.log, self.patience, self.needs = name, process, log, patience, needs
         self.told, self.said = process.stdin, process.stdout
         self.facts: dict[str, Any] | None = None
         self.first: float | None = None
@@ -94,7 +94,7 @@ class Peer:
             raise self._death()
         answer = json.loads(line)
         if "error" in answer:
-            raise UserError(f"{self.name}: {answer['error']} (--peer needs an interpreter with torch and diffusers)")
+            raise UserError(f"{self.name}: {answer['error']} (--peer needs an interpreter with {self.needs})")
         return answer[key]
 
     def _death(self) -> Exception:
@@ -113,10 +113,13 @@ class Peer:
 
 
 @contextlib.contextmanager
-def started(python: str, mode: str, options: Mapping[str, Any], patience: float, worker: Path | None = None) -> Iterator[Peer]:
+def started(
+    python: str, mode: str, options: Mapping[str, Any], patience: float, worker: Path | None = None, needs: str = "torch and diffusers"
+) -> Iterator[Peer]:
     """A worker under the interpreter `python`, with the options of `bench_peer.py` or another `worker`; it ends with the context.
 
     patience: seconds that a turn of a peer that races may take
+    needs: the packages that the worker imports, for a message
     """
     command = [python, str(worker or WORKER), f"--mode={mode}", *(f"--{name}={value}" for name, value in options.items())]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would block the worker
@@ -124,7 +127,7 @@ def started(python: str, mode: str, options: Mapping[str, Any], patience: float,
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
         except OSError as error:
             raise UserError(f"--peer={python}: {error.strerror}") from error
-        peer = Peer(f"peer {mode}", process, log, patience)
+        peer = Peer(f"peer {mode}", process, log, patience, needs)
         try:
             yield peer
         finally:
