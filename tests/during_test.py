@@ -191,3 +191,19 @@ def test_tinygen_check_tries_the_scores_and_leaves_nothing(scored, tmp_path, cap
     assert "of 16 samples only: eval_ema_kd_toy " in " ".join(out.split())
     assert "and 3 times scores included" in " ".join(out.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_scores_for_whose_features_there_is_no_room_are_told_of_and_end_no_run(scored, tmp_path, metrics_of, monkeypatch, caplog):
+    config = scored()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # where no folder can be made
+    assert train.main(config, str(tmp_path / "run")) == 0
+    assert "no scores: " in caplog.text
+    assert [line["step"] for line in metrics_of(tmp_path / "run")][-1] == 12
+    assert scores_of(metrics_of(tmp_path / "run")) == {}
+
+
+def test_scores_by_other_rules_are_none_to_compare_with(scored):
+    assert during.by(scored()) == during.by(scored(dict(every=2, best=False)))
+    assert during.by(scored()) != during.by(scored(dict(num=25)))
+    assert during.by(scored()) != during.by(schema.change(scored(), dict(objective=dict(nfe=8))))
