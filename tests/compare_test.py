@@ -65,6 +65,12 @@ def test_the_newest_whole_line_with_a_protocol_counts(record, capsys):
     assert "5  4  -1" in capsys.readouterr().out
 
 
+def test_of_several_scores_those_that_are_alike_are_compared(record, capsys):
+    a, b = record("a", line(fid=5.0), line(dict(nfe=50), fid=6.0)), record("b", line(fid=4.0), line(dict(num=7), fid=9.0))
+    assert main([a, b], []) == 0
+    assert "5  4  -1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("content", [b"", b'{"eval_loss": 1}\n', b"\xff\xfe\x00text", b"[1]\n3\n"])
 def test_a_record_without_a_score_is_refused(record, tmp_path, content):
     (tmp_path / "eval.jsonl").write_bytes(content)

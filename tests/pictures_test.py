@@ -119,6 +119,15 @@ def test_a_file_that_goes_or_is_damaged_is_named_in_one_line(folder, harm):
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_a_picture_that_has_become_another_since_its_folder_was_looked_at_is_refused(folder):
+    """Its features would be kept under the name of what was there before."""
+    place = folder(a=Image.fromarray(noise(9, 9, 3)))
+    (read,) = of_folder(str(place), "--samples").reads(0)
+    Image.fromarray(noise(30, 30, 3)).save(place / "a.png")
+    with pytest.raises(UserError, match=r"a\.png cannot be read \(it has changed since it was looked at\)"):
+        read()
+
+
 def test_a_split_gives_what_the_model_sees_from_any_start():
     source = build.data_source(schema.base(data=dict(name="digits8")))
     pictures = of_split(source, "validation", "held out")

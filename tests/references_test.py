@@ -65,7 +65,7 @@ def test_our_own_statistics_say_of_how_many_pictures_and_are_readable_by_others(
     side = statistics(str(tmp_path / "own.npz"), network, "--ref")
     np.testing.assert_allclose(side.mean, MEAN, rtol=1e-6)
     np.testing.assert_allclose(side.covariance, COVARIANCE, rtol=1e-6)
-    assert side.num == 50
+    assert (side.num, side.fingerprint) == (50, "abc")  # a score against them is one against those pictures
     with np.load(tmp_path / "own.npz", allow_pickle=False) as plain:
         assert {"mu", "sigma"} <= set(plain.files)
     assert [path.name for path in tmp_path.iterdir()] == ["own.npz"]

@@ -230,7 +230,9 @@ def test_a_file_with_any_byte_changed_gives_arrays_or_is_refused_in_one_line(for
         (as_zip(pickle.dumps({"a": 1}, 2)), "it holds something else than tensors by name"),
         (as_zip(pickle.dumps([], 2)), "it holds something else than tensors by name"),
         (as_stream(pickle.dumps({}, 2), little=False), "its numbers are big-endian"),
+        (as_zip(b"(" * 1_100_000), "more than 1,000,000 instructions"),  # each a mark, under which a stack is kept
     ],
+    ids=range(9),
 )
 def test_what_is_no_file_of_weights_is_refused_in_one_line(data, said, tmp_path):
     with pytest.raises(UserError) as caught:
