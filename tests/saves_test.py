@@ -1,10 +1,12 @@
 """Runs whose checkpoints are damaged, or cannot be written."""
 
+import errno
 import json
 import os
 import resource
 import shutil
 import signal
+import threading
 import time
 
 import pytest
@@ -116,6 +118,23 @@ def test_saves_and_lines_without_room_cost_nothing_but_themselves(curve, tmp_pat
     expected = saved_arrays(tmp_path / "straight", 20)
     assert all((leaf == expected[name]).all() for name, leaf in saved_arrays(workdir, 20).items())
     assert not seals.unfinished(epath.Path(workdir / "checkpoints"))
+
+
+def test_a_save_whose_folder_cannot_be_made_leaves_no_thread_that_waits_for_it(curve, tmp_path, monkeypatch):
+    config = curve(train=dict(steps=20, log_every=1, eval_every=0, preview_every=0, checkpoint_every=5, keep=9))
+    make, read_only = os.mkdir, []
+
+    def mkdir(path, *arguments, **options):
+        if read_only and "orbax-checkpoint-tmp" in str(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)  # no permission keeps root from making folders, and tests may run as root
+    before = set(threading.enumerate())
+    at_steps(monkeypatch, {6: lambda: read_only.append(True), 12: read_only.clear})
+    assert train.main(config, str(tmp_path / "run")) == 0
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
+    assert not [thread for thread in threading.enumerate() if thread not in before and not thread.daemon and thread.is_alive()]
 
 
 def test_no_checkpoint_is_ahead_of_lines_that_wait(curve, tmp_path, monkeypatch, metrics_of):

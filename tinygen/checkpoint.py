@@ -61,13 +61,14 @@ def make_manager(
     when_written: called by a thread when all of a checkpoint's files are there, before its folder gets its name
     """
     local = "://" not in str(workdir)  # a bucket knows no renaming
-    finishing = ocp.AsyncOptions(post_finalization_callback=when_written)
+    # made in the background, folders that cannot be made leave threads that wait for them: the process would end five minutes late
+    saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
     return open_manager(
         workdir / "checkpoints",
         ocp.CheckpointManagerOptions(
             preservation_policy=Keep(keep, keep_every, besides),
             cleanup_tmp_directories=True,
-            async_options=finishing,
+            async_options=saving,
             todelete_subdir=seals.DELETED if local else None,
         ),
     )

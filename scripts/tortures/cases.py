@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tortures import show
 from tortures.compare import differences, lines, wrong_sums
 from tortures.kills import begun
-from tortures.runs import LOOKS, Broken, Run, Setup, finish, torn, whole
+from tortures.runs import LIMIT, LOOKS, Broken, Run, Setup, finish, torn, whole
 
 SHOWN = 240  # characters of what a process said last, in a table
 
@@ -59,9 +59,9 @@ class Case:
     def start(self, environment: Mapping[str, str] | None = None) -> Run:
         return Run(self.setup, self.workdir, environment)
 
-    def end(self, run: Run, status: int = 0) -> str:
-        """Waits for a run, whose exit status must be this one; what it said."""
-        found = run.wait()
+    def end(self, run: Run, status: int = 0, limit: float = LIMIT) -> str:
+        """Waits for a run, whose exit status must be this one; what it said. One that still runs after `limit` seconds is killed."""
+        found = run.wait(limit)
         self.heard(run)
         self.check(f"exit status {status}", found == [status], str(found[0]))
         return run.said

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -134,6 +135,11 @@ class Run:
 
     def signal(self, number: int, index: int = 0) -> None:
         self.processes[index].child.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGSTOP to process 0; returns once it stands still, or has ended."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.processes[0].child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # the signal alone is not waited for
 
     def wait(self, limit: float = LIMIT) -> list[int | None]:
         """The exit statuses; None for a process that had to be killed, since it still ran after `limit` seconds."""

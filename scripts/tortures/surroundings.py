@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tinygen import seals
 from tortures import mounts
 from tortures.cases import Case, Skipped
 from tortures.runs import LOOKS, Run, finish, torn, whole
 
 FEW = 400_000  # bytes: less than a checkpoint
+PROMPT = 60  # seconds within which a process whose last step is done has ended, whatever saves have failed
 MOST = 16_000  # bytes of a file: less than metrics.jsonl has when the limit comes
 
 
@@ -133,7 +135,7 @@ def neighbour(case: Case) -> None:
     """while a run trains (held by SIGSTOP) the same command is started beside it; then the first gets SIGTERM"""
     with case.start() as run:
         run.until(case.setup.steps // 5)
-        run.signal(signal.SIGSTOP)
+        run.stop()
         second = case.train(status=2)
         run.signal(signal.SIGTERM)
         run.signal(signal.SIGCONT)
@@ -171,16 +173,18 @@ def unwritable(case: Case, fault: Callable[[], contextlib.AbstractContextManager
             run.signal(signal.SIGCONT)
             run.until(case.setup.steps * 2 // 5 + case.setup.checkpoint_every // 2)
             case.intact(before[-1:])
-        case.end(run)
+        run.until(case.setup.steps)
+        case.end(run, limit=PROMPT)
     return run
 
 
 def held(run: Run, workdir: Path) -> list[int]:
     """The whole checkpoints of a run that stands still (SIGSTOP) at an instant when none is being written or deleted."""
     while True:
-        run.signal(signal.SIGSTOP)
+        run.stop()
         found = whole(workdir)
-        if found and not torn(workdir) and len(found) <= 2:  # config.train.keep
+        deleted = workdir / "checkpoints" / seals.DELETED  # makes room when it goes
+        if found and not torn(workdir) and not deleted.exists() and len(found) <= 2:  # config.train.keep
             return found
         run.signal(signal.SIGCONT)
         time.sleep(LOOKS)
