@@ -1,12 +1,13 @@
 """bench.py's peers: the protocol, from both its ends, and what is made of the times. No torch: the peers here are a few lines of Python."""
 
-import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import bench as bench_script
+import bench_peer
 import pytest
 
 from tinygen import build
@@ -35,13 +36,11 @@ for number, line in enumerate(sys.stdin):
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
     """bench.py with a step of ours that takes 1, 2 and 3 seconds, and with peers that are fakes."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    module = importlib.import_module("bench")
-    race = module.race
+    module, race = bench_script, bench_script.race
     worker, order = tmp_path / "fake.py", tmp_path / "order"
     worker.write_text(FAKE)
     monkeypatch.setenv("ORDER", str(order))
-    monkeypatch.setattr(importlib.import_module("benchmarks.peer"), "WORKER", worker)
+    monkeypatch.setattr(module.peer, "WORKER", worker)
     monkeypatch.setattr(module.machine, "busy_share", lambda: 0.0)
     monkeypatch.setattr(module.ours, "prepare_process", lambda: False)
     monkeypatch.setattr(build, "best_precision", lambda backend: "float32")
@@ -118,7 +117,7 @@ def test_a_peer_that_gives_no_answer_in_time_is_reported_and_ended(raced, monkey
         limits.append(limit)
         return (read if len(limits) == 1 else []), [], []
 
-    monkeypatch.setattr(sys.modules["benchmarks.peer"], "select", SimpleNamespace(select=select))
+    monkeypatch.setattr(bench_script.peer, "select", SimpleNamespace(select=select))
     status, result, _ = raced("--peer_modes=eager", "--peer_patience=3")
     assert status == 0
     assert limits == [30.0, 30.0]  # until it was ready, and for its first turn
@@ -148,7 +147,7 @@ OPTIONS = dict(work="step", mode="eager", size=8, channels=3, patch=2, width=16,
 
 
 def test_an_interpreter_without_torch_is_told_so(raced, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["benchmarks.peer"], "WORKER", SCRIPTS / "bench_peer.py")
+    monkeypatch.setattr(bench_script.peer, "WORKER", SCRIPTS / "bench_peer.py")
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert raced("--peer_modes=eager")[0] == 2
@@ -177,4 +176,4 @@ sys.exit(bench_peer.main())
 
 
 def test_both_ends_know_the_same_modes(bench):
-    assert importlib.import_module("bench_peer").MODES == bench.peer.MODES
+    assert bench_peer.MODES == bench.peer.MODES

@@ -1,10 +1,11 @@
-import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import bench as bench_script
 import pytest
+from benchmarks import machine
 
 from tinygen import build, footprint, runtime, train
 
@@ -13,12 +14,10 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    module = importlib.import_module("bench")
     for name in ("keep_memory", "compute_in_turn"):  # for a process of its own
         monkeypatch.setattr(runtime, name, bool)
-    monkeypatch.setattr(module.machine, "busy_share", lambda: 0.0)
-    return module
+    monkeypatch.setattr(bench_script.machine, "busy_share", lambda: 0.0)
+    return bench_script
 
 
 @pytest.fixture
@@ -151,8 +150,6 @@ def test_a_processor_is_known_by_name_and_by_what_speeds_up_products(bench, tmp_
 
 
 def test_the_busy_share_is_that_of_ticks_that_were_not_idle(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    machine = importlib.import_module("benchmarks.machine")
     lines = iter(["cpu 100 0 100 700 100 0 0 0 0 0\n", "cpu 130 0 120 740 110 0 0 0 0 0\n"])
     monkeypatch.setattr(Path, "read_text", lambda path: next(lines))
     monkeypatch.setattr(machine.time, "sleep", lambda seconds: None)

@@ -8,7 +8,7 @@ import signal
 import pytest
 from etils import epath
 
-from tinygen import check, checkpoint, eval_fid, train
+from tinygen import check, checkpoint, eval_fid, guard, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.scoring import during, extraction, scores
@@ -134,6 +134,23 @@ def test_the_best_of_before_a_stop_is_kept_after_it(scored, tmp_path, monkeypatc
         assert train.main(scored(keep=1), str(tmp_path / "run")) == 143
     assert train.main(scored(keep=1), str(tmp_path / "run")) == 0
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [4, 12]
+
+
+def test_a_run_that_is_rolled_back_scores_anew_what_comes_again_and_keeps_the_best_of_that(scored, tmp_path, monkeypatch, metrics_of):
+    ranked(monkeypatch, [1.0, 5.0, 0.5, 2.0])  # of steps 4, 8, and, from 4 on, 8 and 12
+    watch = guard.Guard.watch
+
+    def spoilt(self, steps, skipped, updates):
+        updates = [float("inf") if step == 10 and self.attempt == 0 else update for step, update in zip(steps, updates, strict=True)]
+        return watch(self, steps, skipped, updates)
+
+    monkeypatch.setattr(guard.Guard, "watch", spoilt)
+    assert train.main(scored(keep=1), str(tmp_path / "run")) == 0
+    lines = metrics_of(tmp_path / "run")
+    assert [line["step"] for line in lines if line.get("event") == "rollback"] == [10]
+    assert scores_of(lines) == {4: 1.0, 8: 0.5, 12: 2.0}
+    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [8, 12]
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["best"] == 8
 
 
 def test_no_checkpoint_is_kept_for_its_score_where_that_is_not_wanted(scored, tmp_path, monkeypatch):

@@ -1,10 +1,10 @@
 import importlib.metadata
-import importlib.util
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import record_efflite_goldens
 from PIL import Image
 
 from tinygen.errors import UserError
@@ -12,15 +12,6 @@ from tinygen.scores import efflite
 from tinygen.scores.bicubic import bicubic
 
 TESTS = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def recording():
-    """The script that recorded the goldens, as a module; it imports no PyTorch by itself."""
-    spec = importlib.util.spec_from_file_location("record_efflite_goldens", TESTS.parent / "scripts" / "record_efflite_goldens.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +25,9 @@ def shapes(network):
     return {name: np.zeros(array.shape, np.float32) for name, array in efflite.weights.read(efflite.weights_file())[0].items()}
 
 
-def test_features_and_logits_are_those_of_the_pytorch_implementation(network, recording):
+def test_features_and_logits_are_those_of_the_pytorch_implementation(network):
     golden = np.load(TESTS / "golden" / "efflite.npz")
-    x = np.stack([network.prepare(picture) for picture in recording.pictures()])
+    x = np.stack([network.prepare(picture) for picture in record_efflite_goldens.pictures()])
     got = jax.jit(network.apply)(network.variables, x)
     for name in ("features", "logits"):
         error = np.linalg.norm(got[name] - golden[name], axis=-1) / np.linalg.norm(golden[name], axis=-1)
@@ -44,9 +35,9 @@ def test_features_and_logits_are_those_of_the_pytorch_implementation(network, re
     assert np.linalg.norm(golden["features"][0] - golden["features"][1]) > 1  # pictures differ by more than errors do
 
 
-def test_pictures_are_prepared_as_the_recording_does(network, recording):
-    for picture in recording.pictures():
-        np.testing.assert_allclose(network.prepare(picture), recording.prepared(picture), atol=1e-6)
+def test_pictures_are_prepared_as_the_recording_does(network):
+    for picture in record_efflite_goldens.pictures():
+        np.testing.assert_allclose(network.prepare(picture), record_efflite_goldens.prepared(picture), atol=1e-6)
 
 
 def test_it_says_what_it_is(network):

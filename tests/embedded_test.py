@@ -1,5 +1,4 @@
 import hashlib
-import importlib.util
 import io
 import lzma
 import subprocess
@@ -8,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import prepare_embedded
 import pytest
 
 from tinygen.data import embedded
@@ -19,14 +19,6 @@ SHAPES = {"digits": (5000, 28, 28, 1), "digits8": (1797, 8, 8, 1), "pixel_faces"
 @pytest.fixture(scope="module")
 def loaded():
     return {name: embedded.load(name) for name in embedded.NAMES}
-
-
-@pytest.fixture(scope="module")
-def prepare():
-    spec = importlib.util.spec_from_file_location("prepare_embedded", Path(__file__).parents[1] / "scripts" / "prepare_embedded.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rgb(colours):
@@ -86,29 +78,29 @@ def test_small_digits_are_those_of_scikit_learn_with_their_labels(loaded):
     assert ours == theirs
 
 
-def test_the_labels_of_the_faces_are_what_the_script_drew(loaded, prepare):
+def test_the_labels_of_the_faces_are_what_the_script_drew(loaded):
     arrays = loaded["pixel_faces"][0]
-    rng = np.random.RandomState(prepare.SEED)
-    rows = [prepare.draw_face(rng)[1] for _ in range(1000)]
-    for column in prepare.FACE_LABELS:
+    rng = np.random.RandomState(prepare_embedded.SEED)
+    rows = [prepare_embedded.draw_face(rng)[1] for _ in range(1000)]
+    for column in prepare_embedded.FACE_LABELS:
         assert [row[column] for row in rows] == arrays[column][:1000].tolist(), column
 
 
-def test_the_corner_of_a_face_has_the_colour_of_its_background_label(loaded, prepare):
+def test_the_corner_of_a_face_has_the_colour_of_its_background_label(loaded):
     arrays = loaded["pixel_faces"][0]
-    np.testing.assert_array_equal(arrays["x"][:, 0, 0], rgb(prepare.BACKGROUND.values())[arrays["background"]])
+    np.testing.assert_array_equal(arrays["x"][:, 0, 0], rgb(prepare_embedded.BACKGROUND.values())[arrays["background"]])
 
 
-def test_every_face_shows_at_least_four_pixels_of_its_hair_colour(loaded, prepare):
+def test_every_face_shows_at_least_four_pixels_of_its_hair_colour(loaded):
     arrays = loaded["pixel_faces"][0]
-    hair = rgb(prepare.HAIR.values())[arrays["hair_color"]]
+    hair = rgb(prepare_embedded.HAIR.values())[arrays["hair_color"]]
     assert (arrays["x"] == hair[:, None, None]).all(-1).sum((1, 2)).min() >= 4
 
 
-def test_faces_are_the_right_way_up_hats_in_the_five_top_rows(loaded, prepare):
+def test_faces_are_the_right_way_up_hats_in_the_five_top_rows(loaded):
     arrays = loaded["pixel_faces"][0]
     wearing = arrays["hat"] == 1
-    colour = rgb(prepare.HAT.values())[arrays["hat_color"][wearing] - 1]
+    colour = rgb(prepare_embedded.HAT.values())[arrays["hat_color"][wearing] - 1]
     is_hat = (arrays["x"][wearing] == colour[:, None, None]).all(-1)
     assert is_hat[:, :5].sum((1, 2)).min() >= 10
     assert not is_hat[:, 5:].any()
@@ -174,25 +166,25 @@ def test_loading_imports_nothing_heavy():
     assert not {"jax", "flax", "grain", "tensorflow", "sklearn", "PIL"} & set(modules)
 
 
-def test_packing_is_undone_by_loading_and_notices_a_change(prepare, tmp_path, monkeypatch):
+def test_packing_is_undone_by_loading_and_notices_a_change(tmp_path, monkeypatch):
     arrays, meta = (
         {"x": np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3), "skin": np.array([1], np.uint8)},
         {"labels": {"skin": ["a", "b"]}},
     )
-    packed = prepare.pack(arrays, meta)
+    packed = prepare_embedded.pack(arrays, meta)
     (tmp_path / "digits.npz.xz").write_bytes(packed)
     monkeypatch.setattr(embedded.resources, "files", lambda _: tmp_path)
     loaded_arrays, loaded_meta = embedded.load("digits")
     np.testing.assert_equal(loaded_arrays, arrays)
     assert loaded_meta == meta
-    assert prepare.differences(packed, packed) == []
-    assert prepare.differences(packed, prepare.pack({"x": arrays["x"] + 1}, meta)) == ["skin", "x"]
+    assert prepare_embedded.differences(packed, packed) == []
+    assert prepare_embedded.differences(packed, prepare_embedded.pack({"x": arrays["x"] + 1}, meta)) == ["skin", "x"]
 
 
-def test_preparing_without_the_packages_says_in_one_line_which_to_install(prepare, tmp_path, monkeypatch, capsys):
+def test_preparing_without_the_packages_says_in_one_line_which_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mlxtend", None)
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    assert prepare.main([f"--out={tmp_path}"]) == 2
+    assert prepare_embedded.main([f"--out={tmp_path}"]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "pip install mlxtend" in message

@@ -1,11 +1,11 @@
 """Checkpoints of released versions load for ever: into the whole state, to go on with, and to sample from."""
 
-import importlib.util
 import json
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import make_golden
 import numpy as np
 import pytest
 
@@ -18,14 +18,6 @@ BROKEN = """
 A checkpoint saved by release {} is no longer read as it was written. People have such checkpoints: mend the code, or teach
 it to read the old format. Never make the archive anew for this - unless that release is not out yet, and its format was
 meant to change: then `python scripts/make_golden.py {} --replace`."""
-
-
-@pytest.fixture(scope="module")
-def make_golden():
-    spec = importlib.util.spec_from_file_location("make_golden", ROOT / "scripts" / "make_golden.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
@@ -44,7 +36,7 @@ def test_the_first_release_has_a_golden_checkpoint():
     assert "0.1.tar.xz" in [archive.name for archive in ARCHIVES], "python scripts/make_golden.py 0.1"
 
 
-def test_every_number_of_the_state_is_read_as_it_was_written(golden, make_golden):
+def test_every_number_of_the_state_is_read_as_it_was_written(golden):
     found = make_golden.described(checkpoint.find(golden.workdir))
     assert found["step"] == golden.expected["step"] == 3
     for branch in ("params", "ema", "opt_state"):
@@ -64,14 +56,14 @@ def test_the_run_goes_on_with_its_stored_configuration(golden, metrics_of, saved
     assert saved_arrays(golden.workdir, 5)["opt_state/adam/count"] == 5  # the moments went on, they were not begun anew
 
 
-def test_its_samples_are_those_that_the_release_drew(golden, make_golden, monkeypatch):
+def test_its_samples_are_those_that_the_release_drew(golden, monkeypatch):
     monkeypatch.setattr(build, "best_precision", lambda backend: "float32")  # as on the machine that drew them
     samples = make_golden.draw(checkpoint.find(golden.workdir))
     # Eight evaluations in float32, another processor and another XLA: far below a pixel's level, which is 8e-3.
     np.testing.assert_allclose(samples, golden.samples, atol=1e-4, rtol=0, err_msg=golden.broken)
 
 
-def test_a_golden_checkpoint_is_not_made_over_by_mistake(make_golden, tmp_path, capsys):
+def test_a_golden_checkpoint_is_not_made_over_by_mistake(tmp_path, capsys):
     (tmp_path / "0.1.tar.xz").write_bytes(b"")
     assert make_golden.main(["0.1", f"--folder={tmp_path}"]) == 2
     assert "Released checkpoints stay as they are" in capsys.readouterr().err

@@ -1,10 +1,10 @@
 import functools
-import importlib.util
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import record_fid_goldens
 
 from tinygen.errors import UserError
 from tinygen.scores import inception
@@ -14,23 +14,14 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def recorder():
-    """The script that recorded the goldens, as a module: its images and weights."""
-    spec = importlib.util.spec_from_file_location("record_fid_goldens", ROOT / "scripts" / "record_fid_goldens.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
 def golden():
     with np.load(ROOT / "tests" / "golden" / "inception.npz") as file:
         return dict(file)
 
 
 @pytest.fixture(scope="module")
-def arrays(recorder):
-    return recorder.weights(inception.file_shapes())
+def arrays():
+    return record_fid_goldens.weights(inception.file_shapes())
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +32,7 @@ def file(arrays, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def outputs(recorder, file):
+def outputs(file):
     """outputs(preset): of the network for the golden images, all at once; compiled once for both presets."""
     apply = None
 
@@ -49,7 +40,7 @@ def outputs(recorder, file):
         nonlocal apply
         network = inception.inception(preset, file)
         apply = apply or jax.jit(network.apply)
-        batch = np.stack([network.prepare(image) for image in recorder.golden_images()])
+        batch = np.stack([network.prepare(image) for image in record_fid_goldens.golden_images()])
         return jax.device_get(apply(network.variables, batch))
 
     return run

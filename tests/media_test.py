@@ -83,6 +83,15 @@ def test_curves_that_coincide_can_all_be_seen():
     assert [len(ink(sheet, index)[0]) > 300 for index in range(3)] == [True] * 3
 
 
+def test_few_points_are_marked_and_many_are_not():
+    def middle(num):  # coloured pixels about the middle of a straight line of so many points
+        x = np.linspace(0, 1, num)
+        return (media.plot(np.stack([x, x], -1), ["line"])[100:, 300:350] == COLOURS[0]).all(-1).sum()
+
+    assert middle(3) > 1.1 * middle(2)
+    assert middle(101) == pytest.approx(middle(2), rel=0.02)
+
+
 def test_a_plot_names_its_curves():
     points = np.array([[0.0, 1.0], [1.0, 0.0]])
     assert (media.plot(points, ["one name"]) != media.plot(points, ["another"])).any()

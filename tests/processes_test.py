@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -96,6 +97,19 @@ def test_two_processes_train_as_one_with_one_device_and_this_one_with_eight_goes
     for name in ("loss", "grad_norm"):
         np.testing.assert_allclose([line[name] for line in two], [line[name] for line in one], rtol=1e-5)
     assert two[11]["eval_ema_loss"] == pytest.approx(one[11]["eval_ema_loss"], rel=1e-5)
+
+
+def test_two_processes_score_samples_as_one_does_and_leave_one_line(start, finished, classifier, tmp_path, monkeypatch):
+    runs = [shutil.copytree(finished.workdir, tmp_path / name) for name in ("one", "two")]
+    words = ["--ref=validation", f"--features={classifier}", "--num=24", "--scores=fd,kid", "--batch_size=8"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert cli.main(["eval-fid", f"--ckpt={runs[0]}", *words]) == 0
+    both = [start(index, "eval-fid", f"--ckpt={runs[1]}", *words, flag="--distributed") for index in (0, 1)]
+    assert [process.wait().status for process in both] == [0, 0]
+    (one,), (two,) = (list(map(json.loads, (run / "eval.jsonl").read_text().splitlines())) for run in runs)
+    assert one["fingerprint"] == two["fingerprint"]
+    for score in ("fd_toy", "kd_toy"):
+        assert two[score] == pytest.approx(one[score], rel=1e-3)
 
 
 def test_auto_joins_the_tasks_of_a_slurm_job(start, tmp_path):

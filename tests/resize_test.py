@@ -1,8 +1,8 @@
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+import record_fid_goldens
 from PIL import Image
 
 from tinygen.scores import resize
@@ -11,23 +11,15 @@ ROOT = Path(__file__).parents[1]
 TOLERANCE = {"adm": 0, "clean": 0, "pytorch-fid": 1e-6}
 
 
-@pytest.fixture(scope="module")
-def recorder():
-    spec = importlib.util.spec_from_file_location("record_fid_goldens", ROOT / "scripts" / "record_fid_goldens.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("preset", resize.PRESETS)
-def test_images_of_all_sizes_become_what_the_original_makes_of_them(recorder, preset):
+def test_images_of_all_sizes_become_what_the_original_makes_of_them(preset):
     with np.load(ROOT / "tests" / "golden" / "resize.npz") as golden:
         recorded = golden[preset]
-    for index, image in enumerate(recorder.golden_images()):
+    for index, image in enumerate(record_fid_goldens.golden_images()):
         resized = resize.PRESETS[preset](image)
         assert resized.dtype == np.float32
         assert resized.shape == (299, 299, 3)
-        assert np.abs(resized[recorder.places(index)] - recorded[index]).max() <= TOLERANCE[preset]
+        assert np.abs(resized[record_fid_goldens.places(index)] - recorded[index]).max() <= TOLERANCE[preset]
 
 
 @pytest.mark.parametrize("preset", resize.PRESETS)

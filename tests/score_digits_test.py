@@ -1,15 +1,16 @@
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import score_digits
 from PIL import Image
 
 from tinygen.data import embedded
 
 pytest.importorskip("sklearn")
+
+TRAIN = score_digits.train_judge
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +23,12 @@ def digits8():
 
 @pytest.fixture(scope="module")
 def judging():
-    """The script as a module; its judge of digits8 is trained once."""
-    spec = importlib.util.spec_from_file_location("score_digits", Path(__file__).parents[1] / "scripts" / "score_digits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    real, labels, held_out = module._real("digits8")
-    judge = module.train_judge(real[:-held_out], labels[:-held_out])
-    module.train_judge = lambda *_: judge
-    return module
+    """The script, whose judge of digits8 is trained once."""
+    real, labels, held_out = score_digits._real("digits8")
+    judge = TRAIN(real[:-held_out], labels[:-held_out])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(score_digits, "train_judge", lambda *_: judge)
+        yield score_digits
 
 
 @pytest.fixture
@@ -180,9 +179,7 @@ def test_classes_without_samples_are_named(judging, digits8, tmp_path, capsys):
 
 
 def test_without_scikit_learn_it_says_how_to_get_it(tmp_path, capsys, monkeypatch, digits8):
-    spec = importlib.util.spec_from_file_location("score_digits", Path(__file__).parents[1] / "scripts" / "score_digits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     write(tmp_path, *digits8[1])
+    monkeypatch.setattr(score_digits, "train_judge", TRAIN)
     monkeypatch.setitem(sys.modules, "sklearn.decomposition", None)
-    assert "pip install scikit-learn" in mistake(module, capsys, f"--samples={tmp_path}", "--data=digits8")
+    assert "pip install scikit-learn" in mistake(score_digits, capsys, f"--samples={tmp_path}", "--data=digits8")

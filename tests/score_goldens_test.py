@@ -1,11 +1,11 @@
 """Scores of the same features are torch-fidelity's, whose numbers scripts/record_score_goldens.py has recorded."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import record_score_goldens
 
 from tinygen.scores.frechet import frechet_distance
 from tinygen.scores.inception_score import inception_score
@@ -18,16 +18,8 @@ GOLDEN = json.loads((ROOT / "tests" / "golden" / "scores.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def recorder():
-    spec = importlib.util.spec_from_file_location("record_score_goldens", ROOT / "scripts" / "record_score_goldens.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def arrays(recorder):
-    return recorder.arrays(GOLDEN["seed"])
+def arrays():
+    return record_score_goldens.arrays(GOLDEN["seed"])
 
 
 @pytest.fixture(params=["float32", "float64"])
@@ -40,9 +32,9 @@ def given(arrays, golden):
     return [arrays[name].astype(dtype) for name in ("features", "reference", "logits")], numbers
 
 
-def test_kid(arrays, golden, recorder):
+def test_kid(arrays, golden):
     (features, reference, _), numbers = given(arrays, golden)
-    keywords = recorder.KID
+    keywords = record_score_goldens.KID
     subsets = draw_subsets(
         len(features),
         len(reference),

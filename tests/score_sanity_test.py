@@ -1,18 +1,8 @@
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+import score_sanity
 
 from tinygen.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("score_sanity", Path(__file__).parents[1] / "scripts" / "score_sanity.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def coarse(images):
@@ -20,8 +10,8 @@ def coarse(images):
     return images[..., 0].reshape(-1, 4, 2, 4, 2).mean((2, 4)).reshape(-1, 16) / np.float32(255)
 
 
-def test_every_kind_of_damage_begins_at_real_against_real_and_ends_far_above(script):
-    kinds = script.measure("digits8", 400, coarse)
+def test_every_kind_of_damage_begins_at_real_against_real_and_ends_far_above():
+    kinds = score_sanity.measure("digits8", 400, coarse)
     assert set(kinds) == {"blur", "noise", "missing classes", "mode collapse"}
     for row in kinds.values():
         assert len(row) == 4
@@ -30,21 +20,21 @@ def test_every_kind_of_damage_begins_at_real_against_real_and_ends_far_above(scr
         assert last > 3 * first
 
 
-def test_more_images_than_there_are_thrice_are_refused(script):
+def test_more_images_than_there_are_thrice_are_refused():
     with pytest.raises(UserError, match=r"digits8 has .* but --num=900 needs three times as many"):
-        script.measure("digits8", 900, coarse)
+        score_sanity.measure("digits8", 900, coarse)
 
 
-def test_a_table_says_what_does_not_rise(script):
-    said = script.table("FD", {"blur": {"0": 1.0, "1 px": 2.0}, "noise": {"0": 1.0, "8/255": 1.0}})
+def test_a_table_says_what_does_not_rise():
+    said = score_sanity.table("FD", {"blur": {"0": 1.0, "1 px": 2.0}, "noise": {"0": 1.0, "8/255": 1.0}})
     assert [line.split("  ")[-1] for line in said.splitlines()] == ["FD", "rises", "DOES NOT RISE"]
 
 
-def test_the_plot_has_a_panel_a_kind(script, tmp_path):
-    script.draw(tmp_path / "plot.png", "FD", {"digits": {"blur": {"0": 1.0, "1 px": 2.0}, "noise": {"0": 1.0, "8/255": 4.0}}})
+def test_the_plot_has_a_panel_a_kind(tmp_path):
+    score_sanity.draw(tmp_path / "plot.png", "FD", {"digits": {"blur": {"0": 1.0, "1 px": 2.0}, "noise": {"0": 1.0, "8/255": 4.0}}})
     assert (tmp_path / "plot.png").stat().st_size > 5000
 
 
-def test_too_few_images_for_a_covariance_are_a_line(script, tmp_path, capsys):
-    assert script.main(["--num=100", f"--out={tmp_path}"]) == 2
+def test_too_few_images_for_a_covariance_are_a_line(tmp_path, capsys):
+    assert score_sanity.main(["--num=100", f"--out={tmp_path}"]) == 2
     assert "score_sanity: --num=100: a covariance of 1280 features needs 1281 images" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 BORDER = 2  # pixels between the images of a grid, before enlarging
+MARKED = 32  # points of a curve at most that are drawn as such: between them nothing was measured
 
 
 @jax.tree_util.register_dataclass
@@ -61,7 +62,7 @@ def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: s
     x, *curves = np.asarray(points, np.float64).T
     for index, (name, y) in enumerate(zip(names, curves, strict=True)):
         # Each is thinner than the one before: where they coincide, all can be seen.
-        axes.plot(x, y, label=name, linewidth=2 * (len(names) - index))
+        axes.plot(x, y, label=name, linewidth=2 * (len(names) - index), marker="o" if len(x) <= MARKED else None)
     axes.set(xlabel=x_label, ylabel=y_label)
     figure.legend(loc="outside upper center", ncols=len(names))  # above, where it hides no curve
     canvas.draw()

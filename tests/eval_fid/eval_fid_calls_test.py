@@ -28,6 +28,12 @@ def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_to
         run(num=1, force=True)
 
 
+def test_more_samples_than_anyone_means_are_refused_before_the_network_draws_one(run):
+    with pytest.raises(UserError, match=r"^--num=10000001: a score needs two pictures at least, and takes 10,000,000 at most$"):
+        run(num=10_000_001)
+    assert not (run.workdir / "eval.jsonl").exists()
+
+
 def test_a_grid_scores_every_combination_prints_a_table_and_draws_a_plot(run, capsys):
     found = run(points={"guidance": [1.0, 2.0], "nfe": [4, 8]})
     assert [(line["protocol"]["guidance"], line["protocol"]["nfe"]) for line in found] == [(1.0, 4), (1.0, 8), (2.0, 4), (2.0, 8)]

@@ -53,15 +53,15 @@ def test_a_sample_is_the_one_that_tinygen_sample_draws(run, tmp_path):
     assert from_npz["protocol"] == from_files["protocol"]
 
 
-def stopping(monkeypatch, after):
-    """The process ends when so many batches of samples have been drawn; the list is of where each drawing began."""
+def stopping(monkeypatch, after, drawing=1):
+    """The process ends when so many batches of a drawing of samples are there; the list is of where each drawing began."""
     starts = []
     drawn = sample.drawn
 
     def draw(*arguments, **keywords):
         starts.append(keywords["start"])
         for number, x in enumerate(drawn(*arguments, **keywords)):
-            if number == after:
+            if number == after and len(starts) == drawing:
                 raise KeyboardInterrupt
             yield x
 
@@ -86,6 +86,23 @@ def test_an_interrupted_call_goes_on_where_it_was_and_gives_the_same_score(run, 
     (resumed,) = run(num=MANY)
     assert starts[0] >= 32
     assert numbers(resumed) == numbers(straight)
+    assert samples_kept(cache) == []
+
+
+def test_an_interrupted_grid_draws_only_what_it_lacks_gives_the_same_scores_and_leaves_no_features(run, monkeypatch, cache):
+    points = {"nfe": [4, 8, 12]}
+    straight = run(points=points)
+    assert samples_kept(cache) == []
+    with monkeypatch.context() as patch:
+        starts = stopping(patch, 1, drawing=3)
+        with pytest.raises(KeyboardInterrupt):
+            run(points=points)
+    assert len(starts) == 3
+    assert len(samples_kept(cache)) == 2
+    starts = stopping(monkeypatch, None)
+    resumed = run(points=points)
+    assert starts == [0]
+    assert [numbers(line) for line in resumed] == [numbers(line) for line in straight]
     assert samples_kept(cache) == []
 
 
