@@ -48,6 +48,16 @@ def test_what_is_read_cannot_be_changed(file):
         file.read()[0, 0] = 1
 
 
+@pytest.mark.parametrize("row", [0, 5, 36])
+def test_a_changed_byte_is_told_and_nothing_is_read(file, row):
+    write(file, 37)
+    with file.path.open("r+b") as damaged:
+        damaged.seek(row * DIM * 4 + 7)
+        damaged.write(b"?")
+    with pytest.raises(UserError, match=rf"{file.path} is damaged: its bytes are not those that were written. Delete {file.path}\.json$"):
+        file.read()
+
+
 def test_rows_that_were_begun_and_not_counted_are_written_anew(file):
     write(file, 20)
     with file.path.open("ab") as torn:

@@ -14,6 +14,7 @@ from etils import epath
 from tinygen import build, checkpoint, networks, processes, rundir, sample, seals
 from tinygen import config as schema
 from tinygen.data.base import DataSource
+from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.scores.frechet import too_few
 from tinygen.scores.network import Network
@@ -22,7 +23,7 @@ from tinygen.scoring import generated, grid, references
 from tinygen.scoring.collecting import collected, forget
 from tinygen.scoring.extraction import Extractor, extractor
 from tinygen.scoring.pictures import Pictures, of_folder, of_npz
-from tinygen.scoring.scores import Score, Side, chosen
+from tinygen.scoring.scores import RULES, Score, Side, chosen
 from tinygen.sharding import Layout, make_mesh
 
 NUM = 50_000  # samples of a checkpoint, as published numbers have it
@@ -103,8 +104,8 @@ def main(
     scored: list[Pictures] = []
     for config, parts, evaluations in plans:
         sampling = {
-            "labels": rule, "sampler": config.objective.get("sampler"), "nfe": evaluations, "guidance": config.objective.get("guidance"),
-            "guidance_interval": list(config.objective.get("guidance_interval", ())), "ema": ema, "precision": build.precision(config),
+            "labels": rule, "sampler": config.objective.get("sampler"), "nfe": evaluations, **guidance(config, saved.codec),
+            "ema": ema, "precision": build.precision(config),
         }  # fmt: skip
         subject = {"checkpoint": str(saved.workdir), "step": saved.step, "seed": seed}
         drawn = generated.of_model(
@@ -126,6 +127,13 @@ def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[schem
     parts = build.parts(config, saved.codec)
     count = getattr(parts.objective, "evaluations", None)
     return config, parts, count(conditional=bool(saved.codec.labels)) if count else None
+
+
+def guidance(config: schema.Config, codec: Codec) -> dict[str, Any]:
+    """The settings of guidance as far as they act: those that do not decide a score may not tell two apart."""
+    scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
+    acts = bool(codec.labels) and scale != 1
+    return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
 
 
 def _score_files(path: str, ref: str | None, num: int | None, network: Network, wanted: Mapping[str, Score], force: bool) -> int:
@@ -193,7 +201,7 @@ def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
     network, reference = task.using.network, task.reference
     logits = any("logits" in each.needs for each in task.scores.values())
     protocol = {
-        "features": network.name, "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8",
+        "features": network.name, "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8", "rules": RULES,
         "reference": reference.fingerprint, "reference_num": reference.num, "num": given.pictures.num, **given.sampling,
     }  # fmt: skip
     values: dict[str, float] = {}

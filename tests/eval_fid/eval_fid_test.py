@@ -33,7 +33,9 @@ def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(
     assert line["fd_toy"] > line["fd_toy_stderr"] > 0
     protocol = line["protocol"]
     assert fingerprint(protocol) == line["fingerprint"]
+    rules = "kid of 100 subsets of 1000, pr of 3 and dc of 5 neighbours among 10000, is of 10 splits"
     assert protocol | {"reference": "", "reference_num": 0} == {
+        "rules": rules,
         "features": "toy", "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8", "reference": "",
         "reference_num": 0, "num": NUM, "labels": "as the reference's", "sampler": "heun", "nfe": 4, "guidance": 1.5,
         "guidance_interval": list(finished.config.objective.guidance_interval), "ema": True, "precision": "float32",
@@ -121,6 +123,8 @@ def test_what_decides_a_score_changes_the_fingerprint_and_what_is_compared_does_
         dict(settings=dict(nfe=8)), dict(settings=dict(guidance=1.0)), dict(settings=dict(sampler="euler")), dict(ema=False),
         dict(num=NUM + 1), dict(labels=["all"]), dict(labels=["blond"]), dict(ref="pixel_faces"),
     ]  # fmt: skip
+    interval = run(settings=dict(guidance=1.0))[0]["protocol"]["guidance_interval"]
+    assert interval is None  # nothing is guided
     found = [run(**change)[0] for change in changes]
     assert len({line["fingerprint"] for line in [base, *found]}) == len(changes) + 1
     assert found[0]["protocol"]["nfe"] == 8

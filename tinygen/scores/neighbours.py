@@ -11,6 +11,7 @@ import numpy as np
 from tinygen.errors import UserError
 from tinygen.scores.moments import check_finite
 
+OF_RECALL, OF_COVERAGE = 3, 5  # the papers' numbers of neighbours
 ROWS = 1024  # of either side that are float64 at once
 NUMBERS = 2**23  # of distances that are in memory at once: 64 MiB
 SAME = 1e-12  # of both squared norms together: rows that are closer differ by the network's rounding alone
@@ -34,7 +35,7 @@ class DensityCoverage(NamedTuple):
     coverage: float
 
 
-def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = 3) -> PrecisionRecall:
+def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = OF_RECALL) -> PrecisionRecall:
     """Kynkäänniemi et al. 2019: of samples with features [N, D] and real images with features [M, D].
 
     k: a ball's radius is the distance to the k-th nearest of the others on its own side, and its rim belongs to it
@@ -49,7 +50,7 @@ def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = 3)
     return PrecisionRecall(precise / len(features), float(recalled.mean()))
 
 
-def density_coverage(features: np.ndarray, reference: np.ndarray, *, k: int = 5) -> DensityCoverage:
+def density_coverage(features: np.ndarray, reference: np.ndarray, *, k: int = OF_COVERAGE) -> DensityCoverage:
     """Naeem et al. 2020: of samples with features [N, D] and real images with features [M, D].
 
     k: a ball's radius is the distance to the k-th nearest of the other real images, and its rim belongs to it

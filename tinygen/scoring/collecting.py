@@ -26,7 +26,7 @@ from tinygen.scoring.pictures import Pictures
 from tinygen.scoring.scores import Side, side_of
 
 PAUSE = 30.0  # seconds between lines that say how far it is
-RULES = 1  # how pictures become features here: another number where that has changed, or old features would be taken for new ones
+RULES = 2  # how pictures become features here, and lie on the disk: another number where that has changed
 KEPT = 256  # pictures whose features are written at once, at least: each time waits for the disk
 
 

@@ -12,6 +12,10 @@ from tinygen.scores.moments import moments_of
 from tinygen.scores.network import Network
 
 NEIGHBOURS = 10_000  # of either side, at most, for precision and recall and their kind
+RULES = (  # stand in every protocol
+    f"kid of {kid.SUBSETS} subsets of {kid.SIZE}, pr of {neighbours.OF_RECALL} and dc of {neighbours.OF_COVERAGE} neighbours"
+    f" among {NEIGHBOURS}, is of {inception_score.SPLITS} splits"
+)
 FEWEST = 20  # samples that a standard error is taken of
 
 
