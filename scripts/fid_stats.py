@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.out.absolute().parent.is_dir():
             raise UserError(f"--out={arguments.out}: there is no folder {arguments.out.absolute().parent}")
         network = networks.load(arguments.features, preset=arguments.preset, weights=arguments.weights)
-        found = find(str(Path(arguments.ref).expanduser()), network, None)
+        found = find(str(Path(arguments.ref).expanduser()), lambda: network, None)
         if found.pictures is None:
             raise UserError(f"--ref={arguments.ref} holds statistics already")
         using = extractor(network, Layout(make_mesh(EVERYWHERE["mesh"])))

@@ -51,6 +51,24 @@ def test_a_run_that_goes_on_from_an_earlier_step_forgets_what_came_after(best):
     assert it.ranks == {10: 3.0, 20: 1.0}
 
 
+def test_the_file_never_names_a_step_that_a_rollback_has_taken_away(best, tmp_path):
+    it = best()
+    for step, rank in ((10, 3.0), (20, 1.0)):
+        it.add(step, rank)
+    it.go_back(10)
+    assert json.loads((tmp_path / FILE).read_text()) == {"by": it.by, "best": 10, "scored": {"10": 3.0}}
+    it.add(20, 1.0)
+    best(start=0)
+    assert json.loads((tmp_path / FILE).read_text()) == {"by": it.by, "best": None, "scored": {}}
+
+
+def test_where_no_scores_will_come_those_that_are_there_count(best):
+    best().add(10, 1.0)
+    it = best(start=10, by=None)
+    assert it.of([5, 10]) == 10
+    assert best(start=10).ranks == {10: 1.0}
+
+
 def test_scores_by_other_rules_are_not_compared_with(best):
     best().add(10, 1.0)
     assert best(start=10, by="kid of 50 samples").ranks == {}

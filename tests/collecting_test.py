@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 import threading
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 from tinygen.errors import UserError
 from tinygen.scoring import collecting, extraction
-from tinygen.scoring.collecting import Unwanted, collected
+from tinygen.scoring.collecting import Unwanted, collected, forget
 from tinygen.scoring.extraction import extractor
 from tinygen.scoring.pictures import Pictures
 from tinygen.sharding import Layout, make_mesh
@@ -104,6 +105,48 @@ def test_interrupted_work_goes_on_where_it_was_and_ends_with_the_same_bits(pictu
     assert asked == list(range(asked[0], NUM))
     assert not [path for path in kept_features.iterdir() if path.suffix != ".lock"]
     np.testing.assert_array_equal(resumed, features(pictures()[0], using).features)
+
+
+def locks(folder):
+    return [path.name for path in folder.iterdir() if path.suffix == ".lock"]
+
+
+def test_no_lock_is_left_without_its_features(pictures, using, kept_features):
+    made, _ = pictures()
+    features(made, using, keep=False)
+    assert list(kept_features.iterdir()) == []
+    features(made, using)
+    assert len(locks(kept_features)) == 1
+    forget(using.network, made)
+    assert list(kept_features.iterdir()) == []
+
+
+def test_calls_one_after_another_never_hold_a_lock_that_was_deleted(pictures, using, monkeypatch):
+    made, _ = pictures()
+    inside, most = [], []
+    side = collecting._side
+
+    def counted(*arguments):
+        inside.append(None)
+        most.append(len(inside))
+        found = side(*arguments)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(collecting, "_side", counted)
+    threads = [threading.Thread(target=features, args=(made, using), kwargs=dict(keep=False)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 6
+
+
+def test_a_cache_that_is_emptied_meanwhile_is_told_in_a_line(pictures, using, kept_features, monkeypatch):
+    write = collecting._write
+    monkeypatch.setattr(collecting, "_write", lambda *arguments: [write(*arguments), shutil.rmtree(kept_features)][0])
+    with pytest.raises(UserError, match="was emptied while it was being written"):
+        features(pictures()[0], using)
 
 
 def test_a_reference_s_features_stay_and_are_not_taken_again(pictures, using, kept_features):

@@ -56,6 +56,17 @@ def test_a_field_that_is_what_one_compares_is_allowed_to_differ_and_no_other(rec
         main([a, b], ["guidance"])
 
 
+def test_a_field_that_no_protocol_has_is_refused(record):
+    with pytest.raises(UserError, match=r"unknown --allow 'guidence': did you mean 'guidance'"):
+        main([record("a", line()), record("b", line())], ["guidence"])
+
+
+def test_a_field_that_one_protocol_lacks_is_a_difference_whatever_the_other_says(record):
+    a, b = record("a", line(dict(sampler=None))), record("b", line())
+    with pytest.raises(UserError, match="sampler: None and not given"):
+        main([a, b], [])
+
+
 def test_the_newest_whole_line_with_a_protocol_counts(record, capsys):
     held_out = {"step": 300, "eval_loss": 0.1}  # tinygen eval's, in the same file
     a, b = record("a", line(dict(nfe=50)), line(fid=5.0), held_out), record("b", line())

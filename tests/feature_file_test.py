@@ -138,9 +138,16 @@ def test_a_count_without_its_rows_is_refused(file):
 
 def test_rows_are_written_without_a_gap(file):
     write(file, 10)
-    for start, rows in ((11, ROWS[:5]), (-1, ROWS[:5]), (10, ROWS[:5, :3])):
+    for start, rows in ((-1, ROWS[:5]), (10, ROWS[:5, :3])):
         with pytest.raises(ValueError, match="do not go on from row 10"):
             file.append(start, rows)
+
+
+def test_rows_that_have_gone_while_others_are_added_are_told(file):
+    write(file, 10)
+    file.delete()
+    with pytest.raises(UserError, match=r"was emptied while it was being written\. Give the same command again$"):
+        file.append(10, ROWS[10:20])
 
 
 def test_rows_that_are_whole_already_stay_as_they_are(file):
@@ -165,10 +172,11 @@ def test_a_file_that_cannot_grow_keeps_its_whole_rows(file):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (12 * DIM * 4, before[1]))  # as on a full disk
     try:
-        with pytest.raises(UserError, match="The first 10 rows are whole"):
+        with pytest.raises(UserError, match="The first 10 rows are whole: make room, or name another folder in XDG_CACHE_HOME"):
             file.append(10, ROWS[10:20])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.path.stat().st_size == 10 * DIM * 4  # half a row would go on filling the disk
     np.testing.assert_array_equal(file.read(), ROWS[:10])
     write(file, 40)
     np.testing.assert_array_equal(file.read(), ROWS)

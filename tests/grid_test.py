@@ -62,10 +62,16 @@ def test_the_table_has_a_line_a_combination_in_columns():
 
 def test_the_plot_has_a_curve_a_value_of_the_other_setting(tmp_path, monkeypatch):
     drawn, draw = [], media.plot
-    monkeypatch.setattr(media, "plot", lambda *arguments: [drawn.append(arguments), draw(*arguments)][1])
+
+    def noted(*arguments, **keywords):
+        drawn.append((*arguments, keywords))
+        return draw(*arguments, **keywords)
+
+    monkeypatch.setattr(media, "plot", noted)
     points = {"guidance": [2.0, 1.0, 1.5], "nfe": [4, 25]}  # in whatever order they were given
     assert plot(points, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], "fid", epath.Path(tmp_path / "grid.png"))
-    ((curves, names, across, name),) = drawn
+    ((curves, names, across, name, keywords),) = drawn
+    assert keywords == {"log_x": False}
     np.testing.assert_array_equal(curves, [[1.0, 4.0, 3.0], [1.5, 2.0, 1.0], [2.0, 6.0, 5.0]])
     assert (list(names), across, name) == (["nfe 4", "nfe 25"], "guidance", "fid")
     assert np.asarray(Image.open(tmp_path / "grid.png")).std() > 0
@@ -74,6 +80,14 @@ def test_the_plot_has_a_curve_a_value_of_the_other_setting(tmp_path, monkeypatch
 def test_one_setting_alone_has_one_curve(tmp_path):
     assert plot({"nfe": [1, 4, 25]}, [9.0, 5.0, 4.0], "fid", epath.Path(tmp_path / "grid.png"))
     assert (tmp_path / "grid.png").exists()
+
+
+def test_an_axis_from_little_to_much_is_logarithmic(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(media, "plot", lambda *arguments, log_x: [asked.append(log_x), np.zeros((9, 9, 3), np.uint8)][1])
+    for points in ({"nfe": [50, 1, 4]}, {"nfe": [4, 25]}, {"guidance": [0.0, 1.0, 9.0]}):
+        assert plot(points, [1.0, 2.0, 3.0][: len(*points.values())], "fid", epath.Path(tmp_path / "grid.png"))
+    assert asked == [True, False, False]
 
 
 @pytest.mark.parametrize("points", [{"sampler": ["euler", "heun"]}, {"nfe": [4]}])

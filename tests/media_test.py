@@ -92,6 +92,25 @@ def test_few_points_are_marked_and_many_are_not():
     assert middle(101) == pytest.approx(middle(2), rel=0.02)
 
 
+def test_many_curves_are_thin_in_colours_of_their_own_and_all_are_named():
+    x = np.arange(5.0)
+    sheet = media.plot(np.stack([x, *(x + 3 * index for index in range(12))], -1), [f"guidance {index}" for index in range(12)])
+    assert (sheet.shape[1:], sheet.shape[0] > 400) == ((600, 3), True)  # the legend has four rows
+    column = sheet[sheet.shape[0] // 3 :, 330]
+    coloured = column[column.max(-1).astype(int) - column.min(-1) > 60]
+    assert 12 <= len(coloured) <= 12 * 8
+    assert len(np.unique(coloured, axis=0)) >= 12
+
+
+def test_a_logarithmic_axis_puts_equal_ratios_at_equal_distances():
+    x = np.array([1.0, 10.0, 100.0])
+    straight = media.plot(np.stack([np.log10(x), x * 0 + [0, 1, 2]], -1), ["line"])
+    for log_x, alike in ((True, True), (False, False)):
+        sheet = media.plot(np.stack([x, x * 0 + [0, 1, 2]], -1), ["line"], log_x=log_x)
+        same = (sheet[60:360, 60:590] == COLOURS[0]).all(-1) == (straight[60:360, 60:590] == COLOURS[0]).all(-1)
+        assert (same.mean() > 0.999) == alike
+
+
 def test_a_plot_names_its_curves():
     points = np.array([[0.0, 1.0], [1.0, 0.0]])
     assert (media.plot(points, ["one name"]) != media.plot(points, ["another"])).any()

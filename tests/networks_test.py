@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
@@ -94,6 +95,12 @@ def test_the_digest_is_the_weights(grey, network):
 def test_a_run_that_is_no_classifier_is_refused(finished):
     with pytest.raises(UserError, match=r"--features=.*objective 'flow'.*\n.*configs/classify_digits\.py"):
         networks.of_run(str(finished.workdir))
+
+
+def test_a_run_named_as_a_public_network_is_refused(classifier, tmp_path):
+    workdir = shutil.copytree(classifier, tmp_path / "efflite0")
+    with pytest.raises(UserError, match=r"efflite0 is the name of a public network: give this run's folder another$"):
+        networks.of_run(str(workdir))
 
 
 def test_images_that_are_not_square_are_refused(grey, monkeypatch):

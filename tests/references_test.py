@@ -1,5 +1,6 @@
 """What samples are compared with, by its name; and what is refused because it is something else."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def digits():
 
 @pytest.mark.parametrize(("mean", "covariance"), [("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov")])
 def test_statistics_are_read_by_whatever_names_others_gave_them(file, toy_network, mean, covariance):
-    found = find(file(**{mean: MEAN.astype(np.float32), covariance: COVARIANCE}), toy_network(), None)
+    found = find(file(**{mean: MEAN.astype(np.float32), covariance: COVARIANCE}), toy_network, None)
     assert found.pictures is found.examples is None
     side = found.statistics
     np.testing.assert_array_equal(side.mean, MEAN)
@@ -51,11 +52,11 @@ def test_statistics_beside_those_of_an_adm_file_are_not_taken(file, toy_network)
 def test_of_statistics_beside_pictures_only_those_of_adm_s_own_features_count(file, toy_network):
     """As ADM's reference files have them: of more pictures than the file holds."""
     path = file(arr_0=np.zeros((4, 8, 8, 3), np.uint8), mu=MEAN, sigma=COVARIANCE)
-    published = find(path, toy_network(name="inception", preset="adm"), None)
+    published = find(path, lambda: toy_network(name="inception", preset="adm"), None)
     np.testing.assert_array_equal(published.statistics.mean, MEAN)
     assert published.pictures.num == 4
-    for other in (toy_network(name="inception", preset="clean"), toy_network(name="efflite0", preset="adm")):
-        found = find(path, other, None)
+    for facts in (dict(name="inception", preset="clean"), dict(name="efflite0", preset="adm")):
+        found = find(path, functools.partial(toy_network, **facts), None)
         assert (found.statistics, found.pictures.num) == (None, 4)
 
 
@@ -75,7 +76,7 @@ def test_our_own_statistics_say_of_how_many_pictures_and_are_readable_by_others(
 def test_our_own_statistics_of_other_weights_or_another_preset_are_refused(tmp_path, toy_network, change):
     write_statistics(tmp_path / "own.npz", side_of("fifty digits", "abc", ROWS), toy_network(**change))
     with pytest.raises(UserError, match=r"own\.npz was made with other features: (weights_sha256|preset) "):
-        find(str(tmp_path / "own.npz"), toy_network(), None)
+        find(str(tmp_path / "own.npz"), toy_network, None)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_our_own_statistics_of_other_weights_or_another_preset_are_refused(tmp_p
 )
 def test_statistics_that_are_none_are_refused_in_a_line(file, toy_network, arrays, message):
     with pytest.raises(UserError, match=message) as refused:
-        find(file(**arrays), toy_network(), None)
+        find(file(**arrays), toy_network, None)
     assert str(refused.value).startswith("--ref=")
     assert len(str(refused.value).splitlines()) == 1
 
@@ -111,30 +112,30 @@ def test_a_file_of_statistics_that_is_damaged_is_refused(file, toy_network):
     content[2000] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"no \.npz file that can be read"):
-        find(str(path), toy_network(), None)
+        find(str(path), toy_network, None)
 
 
 def test_train_and_validation_are_splits_of_the_run_s_own_data(toy_network):
     source = digits()
     for split in ("train", "validation"):
-        found = find(split, toy_network(), lambda: source)
+        found = find(split, toy_network, lambda: source)
         assert found.pictures.num == len(source.splits[split]) == len(found.examples)
     with pytest.raises(UserError, match="--ref=train is a split of a run's own data, and there is no run"):
-        find("train", toy_network(), None)
+        find("train", toy_network, None)
 
 
 def test_a_data_set_is_known_by_its_name_and_split(toy_network):
     source = digits()
-    assert find("digits8", toy_network(), None).pictures.num == len(source.splits["train"])
-    assert find("digits8:validation", toy_network(), None).pictures.num == len(source.splits["validation"])
+    assert find("digits8", toy_network, None).pictures.num == len(source.splits["train"])
+    assert find("digits8:validation", toy_network, None).pictures.num == len(source.splits["validation"])
     with pytest.raises(UserError, match="unknown split 'test'; known: train, validation"):
-        find("digits8:test", toy_network(), None)
+        find("digits8:test", toy_network, None)
 
 
 def test_folders_and_files_of_pictures_are_references_too(file, toy_network, tmp_path):
-    assert find(file(arr_0=np.zeros((3, 4, 4, 3), np.uint8)), toy_network(), None).pictures.num == 3
+    assert find(file(arr_0=np.zeros((3, 4, 4, 3), np.uint8)), toy_network, None).pictures.num == 3
     Image.new("L", (4, 4)).save(tmp_path / "one.png")
-    assert find(str(tmp_path), toy_network(), None).pictures.num == 1
+    assert find(str(tmp_path), toy_network, None).pictures.num == 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_folders_and_files_of_pictures_are_references_too(file, toy_network, tmp
 )
 def test_an_unknown_reference_is_refused(toy_network, ref, message):
     with pytest.raises(UserError, match=message):
-        find(ref, toy_network(), None)
+        find(ref, toy_network, None)
 
 
 def test_what_our_statistics_say_of_themselves(tmp_path, toy_network):

@@ -27,7 +27,7 @@ def side(rows, logits=None):
 
 
 def all_scores(samples, reference, network, names=("fd", "kid", "pr", "dc")):
-    found = [each.compute(samples, reference, network) for each in chosen(names, network, "--scores").values()]
+    found = [each.compute(samples, reference, network) for each in chosen(names, lambda: network, "--scores").values()]
     return {name: value for each in found for name, value in each.items()}
 
 
@@ -41,8 +41,8 @@ def test_only_inceptions_distances_are_called_fid_and_kid(network, inception, to
 
 
 def test_scores_come_in_the_order_they_were_asked_for(network):
-    assert list(chosen(["pr", "fd"], network, "--scores")) == ["pr", "fd"]
-    assert chosen(["fd"], network, "--scores", DURING)["fd"] is not SCORES["fd"]
+    assert list(chosen(["pr", "fd"], lambda: network, "--scores")) == ["pr", "fd"]
+    assert chosen(["fd"], lambda: network, "--scores", DURING)["fd"] is not SCORES["fd"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_scores_come_in_the_order_they_were_asked_for(network):
 )
 def test_other_scores_are_refused(network, names, message):
     with pytest.raises(UserError, match=message):
-        chosen(names, network, "--scores")
+        chosen(names, lambda: network, "--scores")
 
 
 def test_the_same_pictures_are_at_no_distance_and_cover_each_other(network):

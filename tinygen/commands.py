@@ -159,10 +159,17 @@ def _eval_fid_flags(values: flags.FlagValues) -> None:
 
 def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
     if values.compare:
+        if beside := [name for name in values if values[name].present and name not in ("compare", "allow")]:
+            raise UserError(f"--{beside[0]} says how samples are scored; --compare reads scores that are there already")
         return importlib.import_module("tinygen.scoring.compare").main(values.compare, values.allow)
     from tinygen.scoring.grid import parse
 
     settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
+    points = parse(values.grid)
+    if twice := [name for name in settings if name in points]:
+        raise UserError(f"--{twice[0]} is given twice: by itself and in --grid {twice[0]}=...")
+    if values.allow:
+        raise UserError("--allow says what may differ in --compare A B")
     sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size") if values[name].present]
     if values.samples and sampling:
         raise UserError(f"--{sampling[0]} says how a --ckpt is sampled; what is in --samples has been drawn already")
@@ -170,7 +177,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
         return _command("eval_fid")(
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
             preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
-            settings=settings, points=parse(values.grid), seed=values.seed, batch_size=values.batch_size, force=values.force,
+            settings=settings, points=points, seed=values.seed, batch_size=values.batch_size, force=values.force,
         )  # fmt: skip
 
 

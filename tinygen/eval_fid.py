@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -23,7 +23,7 @@ from tinygen.scoring import generated, grid, references
 from tinygen.scoring.collecting import collected, forget
 from tinygen.scoring.extraction import Extractor, extractor
 from tinygen.scoring.pictures import Pictures, of_folder, of_npz
-from tinygen.scoring.scores import RULES, Score, Side, chosen
+from tinygen.scoring.scores import RULES, Score, Side, chosen, shortage
 from tinygen.sharding import Layout, make_mesh
 
 NUM = 50_000  # samples of a checkpoint, as published numbers have it
@@ -80,7 +80,8 @@ def main(
     """
     if (ckpt is None) == (samples is None):
         raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
-    network = networks.load(features, preset=preset, weights=weights)
+    # Weights may have to be downloaded: whatever else can be wrong is told before.
+    network = functools.cache(functools.partial(networks.load, features, preset=preset, weights=weights))
     wanted = chosen(scores, network, "--scores")
     if samples is not None:
         return _score_files(samples, ref, num, network, wanted, force)
@@ -89,12 +90,12 @@ def main(
     config = sample.configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
+    plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
     own = functools.cache(functools.partial(_data_of, config))
     found = references.find(ref or "train", network, own)
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
-    plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
-    using = extractor(network, parts.layout)
+    using = extractor(network(), parts.layout)
     task = Task(using, wanted, _reference(found, using, wanted), saved.workdir / "eval.jsonl")
     labelled = found.examples if found.labels == saved.codec.labels else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
@@ -136,7 +137,9 @@ def guidance(config: schema.Config, codec: Codec) -> dict[str, Any]:
     return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
 
 
-def _score_files(path: str, ref: str | None, num: int | None, network: Network, wanted: Mapping[str, Score], force: bool) -> int:
+def _score_files(
+    path: str, ref: str | None, num: int | None, network: Callable[[], Network], wanted: Mapping[str, Score], force: bool
+) -> int:
     """Scores pictures that are there already."""
     if ref is None:
         raise UserError("--ref is missing: what --samples are compared with: a folder, an .npz file, or a data set such as digits")
@@ -146,20 +149,22 @@ def _score_files(path: str, ref: str | None, num: int | None, network: Network, 
     if num is not None and num > pictures.num:
         raise UserError(f"--num={num}: {path} holds {pictures.num} pictures")
     pictures = pictures if num is None else pictures.first(num)
-    check_num(pictures.num, network, wanted, force)
     found = references.find(ref, network, None)
-    using = extractor(network, Layout(make_mesh(sample.EVERYWHERE["mesh"])))
+    check_num(pictures.num, network, wanted, force)
+    using = extractor(network(), Layout(make_mesh(sample.EVERYWHERE["mesh"])))
     folder = epath.Path(path) if os.path.isdir(path) else epath.Path(path).parent
     task = Task(using, wanted, _reference(found, using, wanted), folder / "eval.jsonl")
     score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)
     return 0
 
 
-def check_num(num: int, network: Network, wanted: Mapping[str, Score], force: bool) -> None:
-    """Raises UserError for too few samples for a Fréchet distance, unless it is forced: then it is only said."""
-    if not 2 <= num <= MOST:
-        raise UserError(f"--num={num}: a score needs two pictures at least, and takes {MOST:,} at most")
-    if "fd" in wanted and (problem := too_few(num, network.dim)):
+def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Score], force: bool) -> None:
+    """Raises UserError for too few samples; for a Fréchet distance it may be forced, and is then only said."""
+    if num > MOST:
+        raise UserError(f"--num={num}: {MOST:,} samples are the most that are taken")
+    if problem := shortage(wanted, num):
+        raise UserError(f"--num={num}: {problem}")
+    if "fd" in wanted and (problem := too_few(num, network().dim)):
         if not force:
             raise UserError(f"--num={num}: {problem}.\nTake more, or other --scores (kid has no such bias), or give --force.")
         logging.warning("%s", problem)
@@ -178,6 +183,8 @@ def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, S
         return stated
     if found.pictures is None:
         raise UserError(f"--scores={comparing[0]} compares pictures, and --ref={stated and stated.name} holds only a mean and a covariance")
+    if problem := shortage(wanted, found.pictures.num, reference=True):
+        raise UserError(f"the reference {found.pictures.name} holds {found.pictures.num} pictures: {problem}")
     if stated is None and "fd" in wanted and (problem := too_few(found.pictures.num, using.network.dim)):
         logging.warning("of the reference %s, %s", found.pictures.name, problem)
     with collected(found.pictures, using, f"reference {found.pictures.name}", keep=True, reference=True) as side:

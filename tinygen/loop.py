@@ -142,7 +142,8 @@ def catch_up(loop: Loop, state: TrainState, start: int) -> None:
         if extra:
             loop.record.complete(start, extra)
     if SCORES in owes and (scored := score(loop, state)) and scored.values:
-        loop.best.add(start, scored.rank)
+        if not loop.guard.streak:
+            loop.best.add(start, scored.rank)
         loop.record.complete(start, scored.values)
     if PREVIEW in owes:
         draw(loop, state, start)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 BORDER = 2  # pixels between the images of a grid, before enlarging
+FEW = 3  # curves; also how many names are side by side in a legend
 MARKED = 32  # points of a curve at most that are drawn as such: between them nothing was measured
 
 
@@ -52,19 +53,31 @@ def columns_for(classes: int) -> int | None:
     return classes * math.ceil(8 / classes)
 
 
-def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: str = "") -> np.ndarray:
-    """Curves as a picture [400, 600, 3]: points [N, 1 + K] are x and, for each of the K names, y; joined in their order."""
+def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: str = "", *, log_x: bool = False) -> np.ndarray:
+    """Curves as a picture [400, 600, 3], higher where the legend is: points [N, 1 + K] are x and, for each of the K names, y.
+
+    They are joined in their order. log_x: the x axis is logarithmic, with a tick a point
+    """
+    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), dpi=100, layout="constrained")
+    few, columns = len(names) <= FEW, min(len(names), FEW)
+    rows = math.ceil(len(names) / columns) if names else 0
+    figure = Figure(figsize=(6, 4 + 0.2 * max(0, rows - 1)), dpi=100, layout="constrained")
     canvas, axes = FigureCanvasAgg(figure), figure.subplots()
     x, *curves = np.asarray(points, np.float64).T
     for index, (name, y) in enumerate(zip(names, curves, strict=True)):
-        # Each is thinner than the one before: where they coincide, all can be seen.
-        axes.plot(x, y, label=name, linewidth=2 * (len(names) - index), marker="o" if len(x) <= MARKED else None)
+        # Of a few each is thinner than the one before: where they coincide, all can be seen. Many are in order, and so are their colours.
+        colour = f"C{index}" if few else colormaps["viridis"](0.9 * index / (len(names) - 1))
+        width = 2 * (len(names) - index) if few else 1.5
+        axes.plot(x, y, label=name, color=colour, linewidth=width, marker="o" if len(x) <= MARKED else None)
     axes.set(xlabel=x_label, ylabel=y_label)
-    figure.legend(loc="outside upper center", ncols=len(names))  # above, where it hides no curve
+    if log_x:
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{each:g}" for each in x])
+        axes.set_xticks([], minor=True)
+    figure.legend(loc="outside upper center", ncols=columns)  # above, where it hides no curve
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import cli
+from tinygen import cli, networks
 from tinygen.errors import UserError
 
 
@@ -24,12 +24,12 @@ def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_to
     assert run(num=16, force=True)[0]["protocol"]["num"] == 16
     assert "16 samples are too few" in caplog.text
     assert "fd_toy_stderr" not in run(num=2, force=True)[0]
-    with pytest.raises(UserError, match=r"^--num=1: a score needs two pictures at least"):
+    with pytest.raises(UserError, match=r"^--num=1: fd needs 2 pictures at least$"):
         run(num=1, force=True)
 
 
 def test_more_samples_than_anyone_means_are_refused_before_the_network_draws_one(run):
-    with pytest.raises(UserError, match=r"^--num=10000001: a score needs two pictures at least, and takes 10,000,000 at most$"):
+    with pytest.raises(UserError, match=r"^--num=10000001: 10,000,000 samples are the most that are taken$"):
         run(num=10_000_001)
     assert not (run.workdir / "eval.jsonl").exists()
 
@@ -80,7 +80,7 @@ def test_pictures_that_are_there_are_counted(run, tmp_path):
     np.savez(tmp_path / "faces.npz", np.zeros((20, 8, 8, 3), np.uint8))
     np.savez(tmp_path / "statistics.npz", mu=np.zeros(16), sigma=np.eye(16))
     files = dict(ckpt=None, samples=str(tmp_path / "faces.npz"), ref="digits8")
-    for num, message in ((21, "holds 20 pictures"), (0, "a score needs two pictures"), (-3, "a score needs two pictures")):
+    for num, message in ((21, "holds 20 pictures"), (0, "fd needs 2 pictures"), (-3, "fd needs 2 pictures")):
         with pytest.raises(UserError, match=rf"^--num={num}: .*{message}"):
             run(num=num, **files)
     with pytest.raises(UserError, match=r"statistics\.npz holds no pictures"):
@@ -106,3 +106,30 @@ def test_the_command_line_gives_all_that_a_call_needs(called, capsys):
     assert cli.main(["eval-fid", "--samples=faces", "--ref=digits", "--noema"]) == 2
     assert "--ema says how a --ckpt is sampled" in capsys.readouterr().err
     assert cli.main(["eval-fid", "--preset=tf"]) == 2
+    for words, message in (
+        (["--compare", "a", "b", "--num=5"], "--num says how samples are scored"),
+        (["--ckpt=faces", "--grid", "nfe=4,8", "--nfe=50"], "--nfe is given twice"),
+        (["--ckpt=faces", "--allow=nfe"], "--allow says what may differ in --compare"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["eval-fid", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(ckpt="nowhere"), "--ckpt=nowhere"),
+        (dict(ref="nowhere"), "unknown --ref 'nowhere'"),
+        (dict(settings=dict(nfe=0)), "nfe"),
+        (dict(scores=["fdi"]), "unknown --scores 'fdi'"),
+        (dict(ckpt=None, samples="nowhere"), "--samples=nowhere is not there"),
+    ],
+)
+def test_whatever_is_wrong_is_told_before_weights_are_downloaded(run, monkeypatch, changes, message):
+    def load(*arguments, **keywords):
+        raise AssertionError("asked for weights")
+
+    monkeypatch.setattr(networks, "load", load)
+    with pytest.raises(UserError, match=message):
+        run(**changes)

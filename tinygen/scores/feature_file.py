@@ -1,5 +1,6 @@
 """Features on the disk: float32 rows that a run writes in order, and goes on with where it was interrupted."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -61,11 +62,13 @@ class FeatureFile:
         """Writes rows [B, D] as those from `start` on; they are on the disk when it returns.
 
         start: where the whole ones end, or before it: those that are whole already stay as they are
-        Raises UserError for features that are not finite, and for a disk that is full or cannot be written.
+        Raises UserError for features that are not finite, for a disk that is full or cannot be written, and where rows have gone meanwhile.
         """
         rows, crc = self._whole()
-        if not 0 <= start <= rows or features.shape[1:] != (self.dim,):
+        if start < 0 or features.shape[1:] != (self.dim,):
             raise ValueError(f"rows {features.shape} at {start} do not go on from row {rows} of {self.dim} features")
+        if start > rows:
+            raise UserError(f"{self.path} was emptied while it was being written. Give the same command again")
         check_finite(features, start)
         fresh = features[rows - start :]
         if not len(fresh):
@@ -81,7 +84,12 @@ class FeatureFile:
                 os.fsync(file.fileno())
             self._write_head(rows + len(fresh), zlib.crc32(written, crc))
         except OSError as error:
-            raise UserError(f"{self.path} cannot be written: {error.strerror}. The first {rows} rows are whole") from error
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, rows * self._row)  # half a row on a full disk would keep it full
+            raise UserError(
+                f"{self.path} cannot be written: {error.strerror}. The first {rows} rows are whole: make room, or name another folder in "
+                "XDG_CACHE_HOME, and give the same command again"
+            ) from error
 
     def read(self) -> np.ndarray:
         """The whole rows, float32 [N, D], on the disk; they cannot be changed. Raises UserError where they are not what was written."""
@@ -90,7 +98,7 @@ class FeatureFile:
             return np.zeros((0, self.dim), DTYPE)
         features, found = np.memmap(self.path, DTYPE, "r", shape=(rows, self.dim)), 0
         for start in range(0, rows, SUMMED):
-            found = zlib.crc32(features[start : start + SUMMED], found)
+            found = zlib.crc32(features[start : start + SUMMED].tobytes(), found)
         if found != crc:
             raise UserError(f"{self.path} is damaged: its bytes are not those that were written. Delete {self._head}")
         return features

@@ -13,7 +13,8 @@ def fingerprint(protocol: Mapping[str, Any]) -> str:
 
 def unlike(one: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str] = ()) -> list[str]:
     """The fields in which two protocols differ, "nfe: 25 and 50", but for those that are `allowed` to."""
-    fields = [field for field in sorted(one.keys() | other.keys()) if field not in allowed and one.get(field) != other.get(field)]
+    given = [field for field in sorted(one.keys() | other.keys()) if field not in allowed]
+    fields = [field for field in given if (field in one, one.get(field)) != (field in other, other.get(field))]
     return [f"{field}: {_shown(one, field)} and {_shown(other, field)}" for field in fields]
 
 

@@ -19,7 +19,8 @@ import numpy as np
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older format
 STREAM = 1001  # the only version of that format, its second pickle
 
-MOST = 1_000_000  # instructions of a pickle: the public file's has some thousands
+MOST = 100_000  # instructions of a pickle: the public file's has some thousands
+DIMENSIONS = 64  # of a tensor, as PyTorch has at most
 
 DTYPES = {
     "DoubleStorage": np.dtype("<f8"),
@@ -61,7 +62,8 @@ class Tensor(NamedTuple):
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """The view of the storage's numbers [size], not a copy. Raises ValueError if it reaches beyond them."""
         whole = (self.offset, *self.shape, *self.strides)
-        if len(self.shape) != len(self.strides) or any(type(value) is not int or value < 0 for value in whole):
+        sound = len(self.shape) == len(self.strides) <= DIMENSIONS
+        if not sound or any(type(value) is not int or not 0 <= value < 2**63 for value in whole):
             raise ValueError("a tensor's shape or strides are none")
         last = self.offset + sum((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
         if math.prod(self.shape) > len(numbers) or (0 not in self.shape and last >= len(numbers)):

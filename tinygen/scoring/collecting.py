@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import jax
 import numpy as np
@@ -64,9 +65,10 @@ def collected(
 
 def forget(network: Network, pictures: Pictures) -> None:
     """Deletes the features of samples that were kept."""
-    if processes.leads():
-        for logits in (False, True) if network.name == "inception" else (False,):
-            for file in _files(network, pictures, logits, reference=False).values():
+    files = _files(network, pictures, network.name == "inception", reference=False)
+    with _alone(files["features"].path, pictures.name):
+        if processes.leads():
+            for file in files.values():
                 file.delete()
 
 
@@ -84,16 +86,31 @@ def _alone(path: Path, what: str) -> Iterator[None]:
     if not processes.leads():
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("ab") as file:
+    lock = path.with_name(f"{path.name}.lock")
+    with _locked(lock, what):
+        try:
+            yield
+        finally:
+            if not path.exists():
+                lock.unlink(missing_ok=True)
+
+
+def _locked(lock: Path, what: str) -> BinaryIO:
+    """The lock's file, open and locked; closing it gives the lock to the next."""
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             Console(stderr=True).print(f"{what}: another call is at it; waiting for that one", highlight=False)
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:  # a file system that knows no locks
-            pass
-        yield
+            return file
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                return file
+        file.close()  # who had it has deleted it meanwhile: it locks nothing any more
 
 
 def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) -> dict[str, FeatureFile]:

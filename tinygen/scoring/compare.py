@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, unknown
 from tinygen.scores.protocol import unlike
 
 RECORD = "eval.jsonl"
@@ -23,13 +23,17 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
     if len(places) != 2:
         raise UserError("--compare takes two places, workdirs or eval.jsonl files: --compare runs/a runs/b")
     records = [lines(place) for place in places]
+    fields = {field for line in itertools.chain(*records) for field in line["protocol"]}
+    for field in allowed:
+        if field not in fields:
+            raise unknown("--allow", field, sorted(fields))
     pairs = itertools.product(*records)
     alike = (pair for pair in pairs if not unlike(pair[0]["protocol"], pair[1]["protocol"], allowed) and common(*pair))
     one, other = next(alike, (records[0][0], records[1][0]))
-    if fields := unlike(one["protocol"], other["protocol"], allowed):
-        names = ",".join(field.partition(":")[0] for field in fields)
+    if differing := unlike(one["protocol"], other["protocol"], allowed):
+        names = ",".join(each.partition(":")[0] for each in differing)
         raise UserError(
-            f"these scores were measured by different protocols and cannot be compared: {'; '.join(fields)}.\n"
+            f"these scores were measured by different protocols and cannot be compared: {'; '.join(differing)}.\n"
             f"Score one again as the other was; if that difference is what you compare: --allow={names}"
         )
     shared = common(one, other)

@@ -18,7 +18,7 @@ from tinygen.scoring.collecting import Unwanted, collected
 from tinygen.scoring.extraction import Extractor, extract, extractor
 from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
 from tinygen.scoring.pictures import of_split
-from tinygen.scoring.scores import DURING, Score, Side, chosen, side_of
+from tinygen.scoring.scores import DURING, Score, Side, chosen, shortage, side_of
 from tinygen.state import TrainState, Tree
 
 
@@ -35,13 +35,14 @@ AVERAGED = "eval_ema_"  # before the names of scores of the averaged weights; ra
 def scored_network(config: Config) -> tuple[Network, dict[str, Score]]:
     """The network that config.eval names, and the scores. Raises UserError for one that is not here."""
     keys = config.eval
-    network = networks.load(
-        keys.features,
-        preset=keys.preset if keys.features == "inception" else None,
-        weights=keys.weights or None,
-        option="config.eval.features",
-    )
-    return network, chosen([name.strip() for name in keys.scores.split(",")], network, "config.eval.scores", DURING)
+    network = functools.partial(_network, keys.features, keys.preset if keys.features == "inception" else None, keys.weights or None)
+    return network(), chosen([name.strip() for name in keys.scores.split(",")], network, "config.eval.scores", DURING)
+
+
+@functools.lru_cache(maxsize=1)
+def _network(features: str, preset: str | None, weights: str | None) -> Network:
+    """Read once: at the start, when a run can still be refused."""
+    return networks.load(features, preset=preset, weights=weights, option="config.eval.features")
 
 
 def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> None:
@@ -50,6 +51,8 @@ def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> Non
         check_draws_pictures(parts, config.objective.name)
         network, scores = scored_network(config)
         for key, num in {"num": config.eval.num, "split": len(source.splits[config.eval.split])}.items():
+            if problem := shortage(scores, num, reference=key == "split"):
+                raise UserError(f"config.eval.{key}={config.eval[key]}: {problem}, and there are {num}")
             if "fd" in scores and (problem := too_few(num, network.dim)):
                 raise UserError(f"config.eval.{key}={config.eval[key]}: {problem}.\nTake more, or another score: --config.eval.scores=kid")
 
@@ -107,7 +110,11 @@ def make_scoring(
     return scoring
 
 
-def by(config: Config) -> str:
-    """What decides a score of this run: scores by other rules are not compared with it."""
-    rules = {key: value for key, value in config.eval.items() if key not in ("every", "best", "raw")}
-    return json.dumps({**rules, **config.objective}, sort_keys=True, default=list)
+def by(config: Config) -> str | None:
+    """What decides a score of this run: scores by other rules are not compared with it. None where none will be taken."""
+    if not config.eval.every:
+        return None
+    network, scores = scored_network(config)
+    rules = {"features": network.name, "weights_sha256": network.sha256, "preset": network.preset, "scores": list(scores)}
+    sampling = {"num": config.eval.num, "split": config.eval.split, **config.objective}
+    return json.dumps({**rules, **sampling}, sort_keys=True, default=list)

@@ -12,6 +12,7 @@ from tinygen import media
 from tinygen.errors import UserError
 
 TYPES = {"nfe": int, "guidance": float, "sampler": str}
+WIDE = 8  # times the least value the greatest is, from where on an axis is logarithmic
 MOST = 100  # combinations; more is a slip
 
 
@@ -66,5 +67,6 @@ def plot(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str
     others = combinations({setting: each for setting, each in points.items() if setting != across})
     names = [", ".join(f"{setting} {value}" for setting, value in other.items()) or name for other in others]
     curves = np.column_stack([np.asarray(points[across], float)[order], scores[order]])
-    media.save_png(path, media.plot(curves, names, across, name))
+    ends = min(points[across]), max(points[across])
+    media.save_png(path, media.plot(curves, names, across, name, log_x=ends[0] > 0 and WIDE * ends[0] <= ends[1]))
     return True

@@ -35,10 +35,11 @@ class Found(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def find(ref: str, network: Network, own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:
+def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:
     """The reference that `ref` names: train or validation, a split of the run's own data; a data set NAME or NAME:SPLIT; a folder of
     images; an .npz file of pictures or of statistics.
 
+    network: gives the one whose statistics they would be, if a file has to be read by it
     own: the data of the run that is scored, where there is one
     Raises UserError for anything else, and for statistics of another network.
     """
@@ -53,8 +54,8 @@ def find(ref: str, network: Network, own: Callable[[], DataSource] | None, optio
     if os.path.isfile(ref):
         pictures = of_npz(ref, option)
         # Beside pictures they are those of ADM's evaluator, whose way with pictures is the preset adm: of more pictures than the file has.
-        stated = pictures is None or (holds_statistics(ref, option) and (network.name, network.preset) == ("inception", "adm"))
-        return Found(statistics(ref, network, option) if stated else None, pictures, None)
+        stated = pictures is None or (holds_statistics(ref, option) and (network().name, network().preset) == ("inception", "adm"))
+        return Found(statistics(ref, network(), option) if stated else None, pictures, None)
     name, _, split = ref.partition(":")
     if name in DATASETS and name not in UNNAMED:
         if (split or "train") not in SPLITS:

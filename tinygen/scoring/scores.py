@@ -42,6 +42,7 @@ class Score(NamedTuple):
     """compute: (samples, reference, network) -> {name: value}; the first value is what the score is ranked by
 
     needs: "pictures": features of the reference too, not only its moments; "logits" of the samples
+    fewest: pictures that it takes at least, of the samples and, where it needs those, of the reference
     first: the name of that value before it is `named`
     sign: 1 where less is better, -1 where more is
     title: for a person
@@ -49,14 +50,18 @@ class Score(NamedTuple):
 
     compute: Callable[[Side, Side, Network], dict[str, float]]
     needs: tuple[str, ...]
+    fewest: int
     first: str
     sign: int
     title: str
 
 
-def chosen(names: Sequence[str], network: Network, option: str, among: Mapping[str, "Score"] | None = None) -> dict[str, Score]:
+def chosen(
+    names: Sequence[str], network: Callable[[], Network], option: str, among: Mapping[str, "Score"] | None = None
+) -> dict[str, Score]:
     """The scores of those names, in that order.
 
+    network: gives the one whose features they compare, if it has to be asked
     among: all there are; SCORES unless given
     Raises UserError for one that does not exist, and for one that the network cannot give.
     """
@@ -64,11 +69,18 @@ def chosen(names: Sequence[str], network: Network, option: str, among: Mapping[s
     for name in names:
         if name not in known:
             raise unknown(option, name, known)
-        if name == "is" and network.distance != "FID":
-            raise UserError(f"{option}={name}: the Inception Score is one of Inception's classes; {network.name} has others")
+        if name == "is" and network().distance != "FID":
+            raise UserError(f"{option}={name}: the Inception Score is one of Inception's classes; {network().name} has others")
     if not names:
         raise UserError(f"{option}: name at least one of {', '.join(known)}")
     return {name: known[name] for name in names}
+
+
+def shortage(wanted: Mapping[str, Score], num: int, *, reference: bool = False) -> str:
+    """What is wrong with so few pictures, of the samples or of the reference; "" where they do."""
+    asking = {name: each.fewest for name, each in wanted.items() if not reference or "pictures" in each.needs}
+    name = max(asking, key=asking.__getitem__, default="")
+    return f"{name} needs {asking[name]} pictures at least" if name and num < asking[name] else ""
 
 
 def named(score: str, network: Network) -> str:
@@ -139,11 +151,11 @@ def side_of(name: str, fingerprint: str, rows: np.ndarray, logits: np.ndarray | 
 
 
 SCORES: Mapping[str, Score] = {
-    "fd": Score(with_error, (), "fd", 1, "Fréchet distance"),
-    "kid": Score(kernel, ("pictures",), "kid", 1, "kernel distance"),
-    "pr": Score(precision_recall, ("pictures",), "precision", -1, "precision and recall"),
-    "dc": Score(density_coverage, ("pictures",), "density", -1, "density and coverage"),
-    "is": Score(inception, ("logits",), "is", -1, "Inception Score"),
+    "fd": Score(with_error, (), 2, "fd", 1, "Fréchet distance"),
+    "kid": Score(kernel, ("pictures",), 2, "kid", 1, "kernel distance"),
+    "pr": Score(precision_recall, ("pictures",), neighbours.OF_RECALL + 1, "precision", -1, "precision and recall"),
+    "dc": Score(density_coverage, ("pictures",), neighbours.OF_COVERAGE + 1, "density", -1, "density and coverage"),
+    "is": Score(inception, ("logits",), inception_score.SPLITS, "is", -1, "Inception Score"),
 }
 
-DURING = {**SCORES, "fd": Score(plain, (), "fd", 1, "Fréchet distance")}  # while a run learns: the error would take longer than the score
+DURING = {**SCORES, "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance")}  # while a run learns: the error takes longer than the score
