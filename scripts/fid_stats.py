@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tinygen import networks, runtime
+from tinygen import heap, networks, runtime
 from tinygen.errors import UserError
 from tinygen.sample import EVERYWHERE
 from tinygen.scoring.collecting import collected
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="of inception (adm)")
     parser.add_argument("--weights", metavar="FILE", help="of inception; default: where it is kept, or downloaded")
     arguments = parser.parse_args(argv)
-    runtime.keep_memory()
+    heap.keep_memory()
     runtime.compute_in_turn()
     try:
         if not arguments.out.absolute().parent.is_dir():

@@ -7,15 +7,15 @@ import bench as bench_script
 import pytest
 from benchmarks import machine
 
-from tinygen import build, footprint, runtime, train
+from tinygen import build, footprint, heap, runtime, train
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    for name in ("keep_memory", "compute_in_turn"):  # for a process of its own
-        monkeypatch.setattr(runtime, name, bool)
+    for module, name in ((heap, "keep_memory"), (runtime, "compute_in_turn")):  # for a process of its own
+        monkeypatch.setattr(module, name, bool)
     monkeypatch.setattr(bench_script.machine, "busy_share", lambda: 0.0)
     return bench_script
 

@@ -33,7 +33,7 @@ LEVELS = [
     {"state"},
     {"optim", "arrays", "hlo", "seals", "guard"},
     {"models", "objectives", "data", "sharding", "scores"},
-    {"models.layers", "media", "rng", "config", "processes", "groups", "limits"},
+    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap"},
     {"keys", "cluster", "models.products", "flops", "watchdog"},
     {"errors"},
 ]

@@ -163,7 +163,7 @@ def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _prepare_process() -> None:
-    from tinygen.runtime import keep_memory
+    from tinygen.heap import keep_memory
 
     keep_memory()
     flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed

@@ -39,10 +39,10 @@ class Work(NamedTuple):
 def prepare_process() -> bool:
     """What the command line does before it computes; whether it could."""
     try:
-        from tinygen import runtime
+        from tinygen import heap, runtime
     except ModuleNotFoundError:  # it needs etils, which a machine that is lent for measuring may not have
         return False
-    runtime.keep_memory()
+    heap.keep_memory()
     runtime.compute_in_turn()
     return True
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tinygen import limits
+from tinygen import heap, limits
 from tinygen.scores.network import Network
 from tinygen.scoring.pictures import Read
 from tinygen.sharding import Layout
 
+TRIMMED = 256  # pictures after which free memory goes back to the kernel
 ON_CPU, ON_ACCELERATOR = 16, 256  # images a device at once: beyond these nothing gets faster
 SHARE = 0.5  # of a device's memory that a batch may take
 
@@ -57,6 +58,7 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
     rows = layout.rows(size)
     mine = set(rows)
     before: tuple[int, Any] | None = None
+    held = 0
     with ThreadPoolExecutor(os.cpu_count(), "pictures") as pool:
         queue = _ahead(reads, size, lambda read: pool.submit(lambda: network.prepare(read())), mine)
         while batch := list(itertools.islice(queue, size)):
@@ -72,6 +74,10 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
             if before is not None:
                 yield _fetched(*before)  # while the devices work on this one
             before = now
+            held += num
+            if held >= TRIMMED:
+                held = 0
+                heap.return_memory()
     if before is not None:
         yield _fetched(*before)
 
