@@ -5,7 +5,7 @@
     python scripts/torture.py faults [--only "full disk" "flipped byte"] [--jobs=2]
 
 `kills` trains a small run once without interruption. For every case it then starts it anew, kills it with SIGKILL at a random instant
-of the whole run, start-up included, or inside the save of a random checkpoint, and starts the same command again. `two` does so with
+of the whole run, after a random step, or inside the save of a random checkpoint, and starts the same command again. `two` does so with
 two processes that train together, of which one is killed. `faults` injects what else befalls a run: docs/torture.md lists it.
 Goal: every finished run equals the uninterrupted one, bit for bit: arrays of every checkpoint, numbers of every step, pictures.
 All processes are real `tinygen train` in float32. Ends with status 1 if anything is not as promised, and keeps the workdirs of those cases.

@@ -59,13 +59,17 @@ def reference(setup: Setup, jobs: int, folder: Path) -> Reference:
 
 
 def measure(setup: Setup, num: int, in_saves: int, jobs: int, seed: int, folder: Path) -> dict[str, Any]:
-    """{"cases": [...], "seconds", "saving"}: `num` killed runs, of which the first `in_saves` are killed inside a save."""
+    """{"cases": [...], "seconds", "saving"}: `num` killed runs, of which the first `in_saves` are killed inside a save.
+
+    Of the others every second one is killed after a random step, and the rest at an instant of the whole run: start-up may be most of it.
+    """
     folder.mkdir(parents=True)
     known = reference(setup, jobs, folder)
     show(f"uninterrupted: {known.seconds:.1f} s a run, {1000 * known.saving:.0f} ms a save; {jobs + 1} of them are equal")
     pool, cases = ThreadPoolExecutor(jobs), []
     try:
-        for each in as_completed([pool.submit(case, setup, known, folder, seed, index, index < in_saves) for index in range(num)]):
+        moments = ["save" if index < in_saves else ("step", "instant")[index % 2] for index in range(num)]
+        for each in as_completed([pool.submit(case, setup, known, folder, seed, *chosen) for chosen in enumerate(moments)]):
             cases.append(each.result())
             show(line(cases[-1], len(cases), num))
     finally:
@@ -73,26 +77,29 @@ def measure(setup: Setup, num: int, in_saves: int, jobs: int, seed: int, folder:
     return {"cases": sorted(cases, key=lambda each: each["case"]), "seconds": known.seconds, "saving": known.saving}
 
 
-def case(setup: Setup, known: Reference, folder: Path, seed: int, index: int, in_save: bool) -> dict[str, Any]:
-    """One run, killed once and started again."""
+def case(setup: Setup, known: Reference, folder: Path, seed: int, index: int, moment: str) -> dict[str, Any]:
+    """One run, killed once, in a "save", after a "step" or at an "instant", and started again."""
     chance, workdir, tries, killed = random.Random(f"{seed} {index}"), folder / f"killed-{index}", 0, None
-    while killed is None or (in_save and killed["where"] != "save" and tries < TRIES):
+    while killed is None or (moment == "save" and killed["where"] != "save" and tries < TRIES):
         shutil.rmtree(workdir, ignore_errors=True)  # it came too late
         tries += 1
-        killed = kill(setup, known, workdir, chance, tries if in_save else 0)
+        killed = kill(setup, known, workdir, chance, moment, tries)
     told = go_on(setup, known, workdir, killed["newest"], killed["torn"]) + killed.pop("told")
     if not told:
         shutil.rmtree(workdir)
     return {"case": index, **killed, "tries": tries, "equal": not told, "told": told, "workdir": str(workdir) if told else ""}
 
 
-def kill(setup: Setup, known: Reference, workdir: Path, chance: random.Random, in_save: int) -> dict[str, Any] | None:
-    """Kills a run at a random instant, or inside a random one of its saves at the `in_save`th try; None where it had ended before."""
+def kill(setup: Setup, known: Reference, workdir: Path, chance: random.Random, moment: str, tries: int) -> dict[str, Any] | None:
+    """Kills a run at a random instant, after a random step, or inside a random one of its saves; None where it had ended before."""
     told = []
     with Run(setup, workdir) as run:
-        if in_save:
+        if moment == "save":
             await_save(run, workdir, chance.randrange(setup.steps // setup.checkpoint_every))
-            time.sleep(chance.uniform(0, known.saving / 2 ** (in_save - 1)))
+            time.sleep(chance.uniform(0, known.saving / 2 ** (tries - 1)))
+        elif moment == "step":
+            run.until(chance.randrange(1, setup.steps))
+            time.sleep(chance.uniform(0, known.saving))  # as long as the work beside a step may take
         else:
             time.sleep(chance.uniform(0, known.seconds))
         victim, after = chance.randrange(setup.processes), run.seconds
