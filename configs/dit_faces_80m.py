@@ -2,6 +2,8 @@
 
     tinygen train --config=configs/dit_faces_80m.py                                    # drawn avatars, made on first use
     tinygen train --config=configs/dit_faces_80m.py:deep                               # 512 x 16 in place of 1152 x 6
+    tinygen train --config=configs/dit_faces_80m.py:moe                                # eight experts in every second block
+    tinygen train --config=configs/dit_faces_80m.py:masked                             # three quarters of the patches dropped
     tinygen train --config=configs/dit_faces_80m.py:celeb_a                            # photographs, through TFDS
     tinygen train --config=configs/dit_faces_80m.py:folder --config.data.path=photos   # your own
     tinygen train --config=configs/dit_faces_80m.py:deep+celeb_a                       # variants add up
@@ -21,6 +23,8 @@ width W, depth N and F hidden features (a multiple of 128, for the TPU's tiles):
     time and condition      256 W + 2 W²              2.9M                         0.7M
     patches in and out      2 x 48 W                  0.1M                         0.0M
                                                      80.0M                        79.3M
+
+The mixtures of `moe` hold 201M in all: a patch meets one of eight experts on average, and so 80M. The mixer of `masked` adds 10M.
 
 The optimizer is the first author's: AdamW, 3e-4 falling in a straight line to 1e-5 over 5,000 steps, then constant; the
 gradient clipped at 1.
@@ -45,6 +49,8 @@ def get_config(variant: str = "") -> Config:
         variant,
         wide=dict(),
         deep=dict(model=dict(width=512, depth=16, heads=8, mlp_ratio=7.1)),
+        moe=dict(model=dict(experts=8, capacity=1.0)),
+        masked=dict(model=dict(mask=0.75, mixer_depth=2, mixer_width=576)),
         celeb_a=dict(data=dict(name="celeb_a")),
         folder=dict(data=dict(name="folder")),
         smoke=dict(

@@ -182,7 +182,7 @@ def test_on_nvidia_gpus_cudnn_computes_forward_and_backward_passes(monkeypatch):
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_the_attention_layer_splits_its_features_into_heads(qk_norm, method):
     rng = np.random.default_rng(0)
-    layer = Attention(12, 3, qk_norm=qk_norm, precision="float32", attention=method, needs_jvp=False, rngs=nnx.Rngs(0))
+    layer = Attention(12, 3, 4, qk_norm=qk_norm, precision="float32", attention=method, needs_jvp=False, rngs=nnx.Rngs(0))
     for leaf in jax.tree.leaves(nnx.state(layer, nnx.Param), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)):
         leaf[...] = jnp.asarray(rng.normal(size=leaf.shape) / (4 if leaf.ndim == 2 else 1), jnp.float32)
     x = rng.normal(size=(2, 5, 12))

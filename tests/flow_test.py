@@ -211,7 +211,7 @@ def test_what_the_model_did_not_predict_is_not_learned_from():
     kept = np.array([[[1, 0], [0, 1]], [[0, 0], [1, 0]], [[1, 1], [1, 1]]], np.float32)[..., None]
 
     def loss(pred, weight):
-        return flow().loss(lambda x, t, cond=None: Output(pred, weight=weight), {"x": X[:3]}, KEY(0), train=True)[0]
+        return flow().loss(lambda x, t, cond=None, rngs=None: Output(pred, weight=weight), {"x": X[:3]}, KEY(0), train=True)[0]
 
     learn = jax.jit(jax.value_and_grad(loss))
     zeros, junk = np.zeros_like(X[:3]), np.where(kept == 1, 0, 1e3).astype(np.float32)

@@ -109,7 +109,7 @@ def two():
 @pytest.mark.parametrize(
     ("create", "inputs"),
     [
-        (lambda rngs: Attention(16, 4, qk_norm=False, precision="float32", attention="auto", needs_jvp=False, rngs=rngs), 3),
+        (lambda rngs: Attention(16, 4, 4, qk_norm=False, precision="float32", attention="auto", needs_jvp=False, rngs=rngs), 3),
         (lambda rngs: SwiGLU(16, 32, precision="float32", rngs=rngs), 2),
     ],
     ids=["attention", "feed-forward"],

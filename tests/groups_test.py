@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_microdit import make
 
 from tinygen import groups, rng
-from tinygen.models.microdit import MicroDiT
 from tinygen.objectives.flow import FlowMatching
 from tinygen.sharding import make_mesh
 
@@ -60,11 +60,7 @@ def test_an_accelerator_and_several_devices_draw_all_together(monkeypatch):
 
 def test_a_denoisers_samples_are_the_same_in_groups(monkeypatch):
     """Labels, guidance and a negative condition each go with their example."""
-    model = MicroDiT(
-        shape=(8, 8, 1), classes=B, patch=4, width=16, depth=2, heads=2, mlp_ratio=2.0, mlp_multiple=8, adaln="block", qk_norm=True,
-        time_scale=1.0, precision="float32", attention="auto", needs_jvp=False, remat="none", scan=0, rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    graph, state = nnx.split(model)
+    graph, state = nnx.split(make(shape=(8, 8, 1), classes=B, patch=4, mlp_ratio=2.0, time_scale=1.0))
     state = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), state)
     flow = FlowMatching(
         shape=(8, 8, 1), t_mean=0.0, t_std=1.0, cond_drop=0.1, sampler="heun", nfe=12, guidance=2.0, guidance_interval=(0.2, 0.9)

@@ -3,30 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_microdit import SMALL, abstract, drawn, make
 
 from tinygen.errors import UserError
-from tinygen.models.microdit import MicroDiT
 
-SMALL = dict(
-    shape=(4, 6, 3), classes=3, patch=2, width=16, depth=2, heads=2, mlp_ratio=4.0, mlp_multiple=8,
-    adaln="block", qk_norm=True, time_scale=1000.0, precision="float32", attention="auto", needs_jvp=False, remat="none", scan=0,
-)  # fmt: skip
 BATCH = 4
-
-
-def make(**changes):
-    return MicroDiT(**(SMALL | changes), rngs=nnx.Rngs(0))
-
-
-def abstract(**changes):
-    """(graphdef, state of shapes): a model of which nothing is computed."""
-    return nnx.split(nnx.eval_shape(lambda: make(**changes)))
-
-
-def drawn(state, dtype=np.float32):
-    """Weights where nothing is zero: N(0, 0.3²) everywhere."""
-    rng = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype), state)
 
 
 def count(**changes):
@@ -69,7 +50,7 @@ def test_at_initialisation_every_block_is_the_identity(fresh):
 
     def run():
         shared = None if fresh.modulation is None else fresh.modulation(c)
-        return [(block(tokens, c, shared), block.attention(tokens), block.feed_forward(tokens)) for block in fresh.blocks]
+        return [(block((tokens, {}), c, shared)[0], block.attention(tokens), block.feed_forward(tokens)) for block in fresh.blocks]
 
     for after, attended, fed in jax.jit(run)():
         np.testing.assert_array_equal(after, tokens)
@@ -177,6 +158,14 @@ def test_any_size_that_the_patch_divides_and_any_channel_count_give_their_own_sh
         *(({key: 0}, f"config.model.{key}=0 must be positive") for key in ("patch", "width", "depth", "heads", "mlp_multiple")),
         (dict(patch=-2), "must be positive"),
         (dict(mlp_ratio=-1.0), "must be positive"),
+        (dict(mask=1.0), "config.model.mask=1.0 must lie in [0, 1)"),
+        (dict(mask=0.95), "config.model.mask=0.95 leaves none of an image's 6 patches"),
+        (dict(mixer_depth=-1), "config.model.mixer_depth=-1"),
+        (dict(mixer_width=8), "config.model.mixer_width=8 is of no use without blocks"),
+        (dict(mixer_depth=1, mixer_width=12), "config.model.mixer_width=12 must be a multiple of 4 and of a head's size"),
+        (dict(experts=8, capacity=1.0), "gives 8 experts less than a token each of the 6"),
+        (dict(attention_first=0.0), "config.model.attention_first=0.0 must lie above 0"),
+        (dict(mlp_ratio_first=-1.0), "config.model.mlp_ratio_first=-1.0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_before_anything_is_computed(changes, said):

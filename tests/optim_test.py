@@ -3,10 +3,10 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from small_microdit import abstract
 
 from tinygen import optim
 from tinygen.errors import UserError
-from tinygen.models.microdit import MicroDiT
 
 RATE = dict(lr=3e-4, schedule="linear", warmup=100, decay_steps=5_000, final_lr=1e-5)
 ADAMW = dict(b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1, clip=1.0)
@@ -53,21 +53,15 @@ def test_an_unknown_schedule_is_refused_with_the_nearest():
 
 @pytest.mark.parametrize("adaln", ["block", "shared"])
 def test_decay_acts_on_every_matrix_but_the_embedding_and_on_nothing_else(adaln):
-    def make():
-        return MicroDiT(
-            shape=(4, 4, 1), classes=3, patch=2, width=16, depth=2, heads=2, mlp_ratio=4.0, mlp_multiple=8,
-            adaln=adaln, qk_norm=True, time_scale=1.0, precision="float32", attention="auto", needs_jvp=False, remat="none", scan=0,
-            rngs=nnx.Rngs(0),
-        )  # fmt: skip
-
-    params = nnx.to_pure_dict(nnx.split(nnx.eval_shape(make), nnx.Param)[1])
+    params = nnx.to_pure_dict(abstract(adaln=adaln, experts=2, mixer_depth=1)[1])
     leaves = zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(optim.decayed(params)), strict=True)
     kinds = {}
     for (path, leaf), decayed in leaves:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        assert decayed == (len(leaf.shape) == 2 and not name.startswith("label")), name
+        of_each_expert = "/experts/" in name and not name.endswith("router")
+        assert decayed == (len(leaf.shape) == 2 + of_each_expert and not name.startswith("label")), name
         kinds.setdefault(decayed, set()).add(name.split("/")[-1])
-    assert kinds[True] == {"kernel"}
+    assert kinds[True] == {"kernel", "router"}
     assert kinds[False] == {"bias", "scale", "embedding", "null"} | ({"modulation_table"} if adaln == "shared" else set())
 
 

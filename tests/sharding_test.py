@@ -229,3 +229,17 @@ def test_heads_that_do_not_split_over_the_tensor_axis_are_refused_although_the_w
     config = tiny(model=dict(width=32, heads=2), mesh=dict(tensor=4))
     with pytest.raises(UserError, match=r"config.model.heads=2 is not a multiple of config.mesh.tensor=4"):
         build.parts(config, build.data_source(config).codec)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (dict(width=32, heads=4, attention_first=0.75), "config.mesh.tensor=2 splits attention's heads, and a block has 3"),
+        (dict(width=32, heads=4, mixer_depth=1, mixer_width=8), "config.mesh.tensor=2 splits attention's heads, and a block has 1"),
+        (dict(width=32, heads=4, experts=3), "config.model.experts=3 is not a multiple of config.mesh.tensor=2"),
+    ],
+)
+def test_parts_of_a_model_that_do_not_split_over_the_tensor_axis_are_refused_with_their_reason(tiny, model, message):
+    config = tiny(model=dict(mlp_multiple=32, depth=2) | model, mesh=dict(tensor=2))
+    with pytest.raises(UserError, match=f"^{message}"):
+        build.parts(config, build.data_source(config).codec)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_microdit import abstract
 
 from tinygen import build, keys
 from tinygen import config as schema
@@ -15,14 +16,12 @@ from tinygen.errors import UserError
 from tinygen.flops import flops
 from tinygen.flops import products as counted
 from tinygen.models import stack
-from tinygen.models.microdit import MicroDiT
 
 
 def parts(**changes):
     """(graphdef, abstract state) of a small model."""
-    sizes = dict(shape=(4, 4, 1), classes=0, patch=2, width=16, depth=4, heads=2, mlp_ratio=4.0, mlp_multiple=8, adaln="block")
-    rest = dict(qk_norm=True, time_scale=1000.0, precision="float32", attention="plain", needs_jvp=False, remat="none", scan=0)
-    return nnx.split(nnx.eval_shape(lambda: MicroDiT(**(sizes | rest | changes), rngs=nnx.Rngs(0))))
+    sizes = dict(shape=(4, 4, 1), classes=0, depth=4, attention="plain")
+    return abstract(**(sizes | changes))
 
 
 def loss_of(graphdef):

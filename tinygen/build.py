@@ -15,7 +15,9 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
+from tinygen.models.attention import Attention
 from tinygen.models.classifier import Classifier
+from tinygen.models.experts import Experts
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
@@ -78,8 +80,9 @@ def parts(config: Config, codec: Codec) -> Parts:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
 
     # Refuse now what the model would refuse later, and what of it no device could hold.
-    params, buffers = jax.eval_shape(lambda: split(create(nnx.Rngs(0)))[1:])
-    check_heads(config, mesh.shape["tensor"])
+    model = nnx.eval_shape(lambda: create(nnx.Rngs(0)))
+    params, buffers = split(model)[1:]
+    check_heads(config, model, mesh.shape["tensor"])
     variables = {"params": params, "buffers": buffers}
     names = [variable_name(path_name(path)) for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
     own = getattr(_row(MODELS, "model", config), "SHARDING", ())
@@ -143,10 +146,18 @@ def abstract_call(config: Config, parts: Parts) -> Call:
     return Call(jax.ShapeDtypeStruct((), "int32", sharding=layout.replicated), batches)
 
 
-def check_heads(config: Config, tensor: int) -> None:
-    """Raises UserError for attention whose heads do not split evenly: its products' width may well."""
-    if "heads" in config.model and config.model.heads % tensor:
-        raise UserError(f"config.model.heads={config.model.heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
+    """Raises UserError for attention whose heads do not split evenly, though its products' width may well, and for experts that do not."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, Attention) and module.heads % tensor:
+            heads = module.heads
+            if heads == config.model.get("heads"):
+                raise UserError(f"config.model.heads={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+            keys = "config.model.attention_first or config.model.mixer_width"
+            raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
+        if isinstance(module, Experts) and config.model.experts % tensor:
+            num = config.model.experts
+            raise UserError(f"config.model.experts={num} is not a multiple of config.mesh.tensor={tensor}, which splits them")
 
 
 def check_blocks(config: Config) -> None:

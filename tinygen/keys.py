@@ -96,7 +96,14 @@ MODELS: dict[str, dict[str, Any]] = {
         depth=8,  # blocks
         heads=4,  # attention heads; width / heads is even
         mlp_ratio=4.0,  # hidden size of SwiGLU is 2/3 x ratio x width, rounded up to mlp_multiple
+        mlp_ratio_first=0.0,  # of the first block, from which ratios rise in a straight line to mlp_ratio in the last; 0 = all have that
+        attention_first=1.0,  # share of the heads that the first block has, likewise
         mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
+        mask=0.0,  # share of an image's patches that the blocks do not see in training, nor the loss; 0 = they see all. Never in sampling
+        mixer_depth=0,  # blocks before that, which see all patches
+        mixer_width=0,  # features a token there; a multiple of width / heads; 0 = width
+        experts=0,  # feed-forwards of every second block, which choose their patches; 0 = one that takes all
+        capacity=2.0,  # experts that a patch has on average
         adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
         qk_norm=True,  # RMS norm of queries and keys, a head
         time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for MeanFlow

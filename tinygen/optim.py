@@ -55,4 +55,4 @@ def clip_to(max_norm: float) -> optax.GradientTransformationExtraArgs:
 
 def decayed(params: Any) -> Any:
     """True for the leaves that weight decay acts on: kernels. Norms' scales, biases, embeddings and tables keep their size."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).rsplit("/", 1)[-1] == "kernel", params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).rsplit("/", 1)[-1] in ("kernel", "router"), params)

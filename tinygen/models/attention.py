@@ -34,7 +34,9 @@ Segments = tuple[jax.Array, jax.Array]
 
 
 class Attention(nnx.Module):
-    """Multi-head self-attention over all tokens. Raises UserError for a method that cannot work with such heads here."""
+    """Multi-head self-attention over all tokens, whatever the heads' features together. Raises UserError for a method that cannot work
+    with such heads here.
+    """
 
     SHARDING = (
         (r"(query|key|value)/kernel$", (None, "tensor")),
@@ -42,21 +44,25 @@ class Attention(nnx.Module):
         (r"attention/out/kernel$", ("tensor",)),
     )
 
-    def __init__(self, width: int, heads: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs):
-        self.query, self.key, self.value, self.out = (Linear(width, width, precision=precision, rngs=rngs) for _ in range(4))
-        self.query_norm = RMSNorm(width // heads) if qk_norm else None
-        self.key_norm = RMSNorm(width // heads) if qk_norm else None
+    def __init__(
+        self, width: int, heads: int, head_size: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs
+    ):  # fmt: skip
+        inner = heads * head_size
+        self.query, self.key, self.value = (Linear(width, inner, precision=precision, rngs=rngs) for _ in range(3))
+        self.out = Linear(inner, width, precision=precision, rngs=rngs)
+        self.query_norm = RMSNorm(head_size) if qk_norm else None
+        self.key_norm = RMSNorm(head_size) if qk_norm else None
         self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
-        check(attention, backend=platform(), precision=precision, head_size=width // heads, needs_jvp=needs_jvp)
+        check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
-        B, L, D = x.shape
+        B, L, _ = x.shape
         x = narrow(x, precision=self.precision)
         q, k, v = (narrow(layer(x), precision=self.precision).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         mixed = attention(q, k, v, precision=self.precision, method=self.method, needs_jvp=self.needs_jvp)
-        return self.out(mixed.reshape(B, L, D))
+        return self.out(mixed.reshape(B, L, -1))
 
 
 def attention(

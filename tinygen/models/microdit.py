@@ -1,39 +1,55 @@
 """MicroDiT: a diffusion transformer for images of any size and channel count (Sehwag et al. 2024, arXiv 2407.15811).
 
-Patches become tokens with fixed positions; blocks of self-attention and SwiGLU are modulated by the time and the
-condition (AdaLN-zero, Peebles & Xie 2023): at initialisation every block is the identity and the output zero.
+Patches become tokens with fixed positions. A few cheap blocks, the patch mixer, see all of them; then, in training, a random share is
+dropped, and the backbone runs on those that are kept: its cost falls with that share, and the loss is of the kept patches alone.
+
+Blocks of self-attention and SwiGLU, or of a mixture of experts, are modulated by the time and the condition (AdaLN-zero, Peebles & Xie
+2023): at initialisation every block is the identity and the output zero.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models import layers, stack
+from tinygen.models import experts as mixture
+from tinygen.models import layers, masking, stack
 from tinygen.models.attention import Attention
+from tinygen.models.experts import Experts
 from tinygen.models.layers import Embedding, Linear, Output, SwiGLU
+
+Stream = tuple[jax.Array, dict[str, jax.Array]]
+"""What goes from block to block: tokens [B, L, D], and sums of what the experts so far had to tell; {} where there are none."""
 
 
 class Block(nnx.Module):
     """x += g₁ ⊙ attention(modulated x); x += g₂ ⊙ feed-forward(modulated x).
 
+    condition: features of the condition
     own: the block has its own modulation layer; otherwise it adds a learned table to the model's shared one.
+    experts: in place of one feed-forward; 0 = none
     """
 
     def __init__(
-        self, width: int, heads: int, hidden: int, *, qk_norm: bool, own: bool, precision: str, attention: str, needs_jvp: bool,
-        rngs: nnx.Rngs,
+        self, width: int, condition: int, heads: int, head_size: int, hidden: int, *, experts: int, capacity: float, qk_norm: bool,
+        own: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        self.attention = Attention(width, heads, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
-        self.feed_forward = SwiGLU(width, hidden, precision=precision, rngs=rngs)
-        self.modulation = Linear(width, 6 * width, zero=True, precision=precision, rngs=rngs) if own else None
+        self.attention = Attention(
+            width, heads, head_size, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
+        )
+        self.feed_forward = None if experts else SwiGLU(width, hidden, precision=precision, rngs=rngs)
+        self.experts = Experts(width, hidden, experts=experts, capacity=capacity, precision=precision, rngs=rngs) if experts else None
+        self.modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if own else None
         self.modulation_table = None if own else nnx.Param(jnp.zeros(6 * width))
 
-    def __call__(self, x: jax.Array, c: jax.Array, shared: jax.Array | None) -> jax.Array:
-        """x [B, L, D]; c [B, D], the activated condition; shared [B, 6 D] or None."""
+    def __call__(self, stream: Stream, c: jax.Array, shared: jax.Array | None) -> Stream:
+        """stream: with x [B, L, D]; c [B, condition], the activated condition; shared [B, 6 D] or None."""
+        x, told = stream
         x = layers.pin(x, "batch")
         if self.modulation is not None:
             six = self.modulation(c)
@@ -43,7 +59,12 @@ class Block(nnx.Module):
             six = shared + self.modulation_table[...]
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = jnp.split(six, 6, -1)
         x = x + gate_1[:, None] * self.attention(layers.modulate(layers.layer_norm(x), shift_1, scale_1))
-        return x + gate_2[:, None] * self.feed_forward(layers.modulate(layers.layer_norm(x), shift_2, scale_2))
+        modulated = layers.modulate(layers.layer_norm(x), shift_2, scale_2)
+        if self.feed_forward is not None:
+            return x + gate_2[:, None] * self.feed_forward(modulated), told
+        assert self.experts is not None
+        out, more = self.experts(modulated)
+        return x + gate_2[:, None] * out, {name: told[name] + more[name] for name in told}
 
 
 class MicroDiT(nnx.Module):
@@ -55,10 +76,11 @@ class MicroDiT(nnx.Module):
     The other keywords are described in `tinygen.keys.MODELS`.
     """
 
-    SHARDING = (*Attention.SHARDING, *SwiGLU.SHARDING)
+    SHARDING = (*Experts.SHARDING, *Attention.SHARDING, *SwiGLU.SHARDING)
 
     def __init__(
         self, *, shape: Sequence[int], classes: int, patch: int, width: int, depth: int, heads: int, mlp_ratio: float, mlp_multiple: int,
+        mlp_ratio_first: float, attention_first: float, mask: float, mixer_depth: int, mixer_width: int, experts: int, capacity: float,
         adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str, scan: int,
         rngs: nnx.Rngs,
     ):  # fmt: skip
@@ -66,28 +88,52 @@ class MicroDiT(nnx.Module):
         for key, value in dict(**sizes, time_scale=time_scale).items():
             if not 0 < value < math.inf:
                 raise UserError(f"config.model.{key}={value} must be positive")
+        mixer = (mixer_width or width) if mixer_depth else width
         self._check(shape, patch, width, heads, adaln)
+        self._check_mixer(mixer_depth, mixer_width, mixer, width // heads)
+        ratios, counts = scaled(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
         H, W, C = shape
-        hidden = layers.swiglu_hidden(width, mlp_ratio, mlp_multiple)
-        self.embed = Linear(patch * patch * C, width, precision=precision, rngs=rngs)
+        self.num = masking.num_kept(H // patch * W // patch, mask)
+        mixture.check(experts, capacity, self.num)
+        common: dict[str, Any] = dict(
+            capacity=capacity, qk_norm=qk_norm, own=adaln == "block", precision=precision, attention=attention, needs_jvp=needs_jvp,
+            rngs=rngs,
+        )  # fmt: skip
+
+        def hidden(width: int, ratio: float) -> int:
+            return layers.swiglu_hidden(width, ratio, mlp_multiple)
+
+        def shared(outputs: int) -> Linear | None:
+            return None if adaln == "block" else Linear(width, outputs, zero=True, precision=precision, rngs=rngs)
+
+        self.embed = Linear(patch * patch * C, mixer, precision=precision, rngs=rngs)
         self.time = layers.TimeEmbedding(width, time_scale, precision=precision, rngs=rngs)
         self.label = Embedding(classes, width, rngs=rngs) if classes else None
         self.null = nnx.Param(0.02 * jax.random.normal(rngs.params(), (width,))) if classes else None
         self.condition = Linear(width, width, precision=precision, rngs=rngs) if classes else None
-        self.modulation = None if adaln == "block" else Linear(width, 6 * width, zero=True, precision=precision, rngs=rngs)
+        self.modulation = shared(6 * width)
         self.blocks = nnx.List(
             [
+                # Every second block from the last but one on: the last is never a mixture.
                 Block(
-                    width, heads, hidden, qk_norm=qk_norm, own=adaln == "block", precision=precision, attention=attention,
-                    needs_jvp=needs_jvp, rngs=rngs,
+                    width, width, count, width // heads, hidden(width, ratio), experts=experts if (depth - index) % 2 == 0 else 0, **common
                 )
-                for _ in range(depth)
+                for index, (ratio, count) in enumerate(zip(ratios, counts, strict=True))
             ]
-        )  # fmt: skip
+        )
         self.final_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs)
         self.final = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs)
+        size = width // heads
+        self.mixer = nnx.List(
+            [
+                Block(mixer, width, mixer // size, size, hidden(mixer, mlp_ratio), experts=0, **common) for _ in range(mixer_depth)
+            ]
+        )  # fmt: skip
+        self.mixer_modulation = shared(6 * mixer) if mixer_depth else None
+        self.project = Linear(mixer, width, precision=precision, rngs=rngs) if mixer_depth else None
+        self.mixtures = sum(block.experts is not None for block in self.blocks)
 
     def __call__(
         self,
@@ -98,19 +144,36 @@ class MicroDiT(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Output:
-        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B] and `keep` bool [B], False for the model's null condition."""
+        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B] and `keep` bool [B], False for the model's null condition.
+
+        rngs: where the choice of patches to drop comes from, in training; without, none is dropped
+        """
         if r is not None:
             raise ValueError("MicroDiT is not told r: it predicts an instantaneous velocity")
-        del rngs  # nothing here is random
         H, W, _ = self.shape
-        positions = layers.sincos_2d(H // self.patch, W // self.patch, self.embed.kernel.shape[-1])
-        tokens = self.embed(layers.patchify(x, self.patch)) + positions
-        c = jax.nn.silu(self.time(t) + self._condition(cond or {}, t.shape[0]))
+        tokens = self.embed(layers.patchify(x, self.patch))
+        tokens = tokens + layers.sincos_2d(H // self.patch, W // self.patch, tokens.shape[-1])
+        B, L, _ = tokens.shape
+        c = jax.nn.silu(self.time(t) + self._condition(cond or {}, B))
+        if self.project is not None:
+            modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
+            tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, remat=self.remat, scan=0)
+        kept = None if rngs is None or self.num == L else masking.choose(rngs.mask(), B, L, self.num)
+        tokens = tokens if kept is None else kept.of(tokens)
+        tokens = tokens if self.project is None else self.project(tokens)
         shared = None if self.modulation is None else self.modulation(c)
-        tokens = stack.through(self.blocks, tokens, c, shared, remat=self.remat, scan=self.scan)
+        told = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
+        tokens, told = stack.through(self.blocks, (tokens, told), c, shared, remat=self.remat, scan=self.scan)
         shift, scale = jnp.split(self.final_modulation(c), 2, -1)
         patches = self.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
-        return Output(layers.unpatchify(patches, self.shape, self.patch))
+        stats = {name: value / self.mixtures for name, value in told.items()}
+        if kept is None:
+            return Output(layers.unpatchify(patches, self.shape, self.patch), stats=stats)
+        return Output(
+            layers.unpatchify(kept.back(patches), self.shape, self.patch),
+            weight=layers.unpatchify(jnp.repeat(kept.weight[..., None], self.patch**2, -1), (*self.shape[:2], 1), self.patch),
+            stats=stats,
+        )
 
     def _condition(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
         """The pooled condition [B, D]; zero for a model without one."""
@@ -134,3 +197,27 @@ class MicroDiT(nnx.Module):
             raise UserError(f"config.model.width={width} must be a multiple of 4, for sincos positions in two dimensions")
         if adaln not in ("block", "shared"):
             raise UserError(f"config.model.adaln={adaln!r} must be 'block' or 'shared'")
+
+    @staticmethod
+    def _check_mixer(depth: int, given: int, width: int, head_size: int) -> None:
+        if depth < 0 or given < 0:
+            raise UserError(f"config.model.mixer_depth={depth} and mixer_width={given} must be 0 (none, and as the backbone) or positive")
+        if width % head_size or width % 4:
+            raise UserError(f"config.model.mixer_width={width} must be a multiple of 4 and of a head's size, width / heads = {head_size}")
+        if given and not depth:
+            raise UserError(f"config.model.mixer_width={given} is of no use without blocks: give config.model.mixer_depth")
+
+
+def scaled(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:
+    """(ratio of the feed-forward, attention heads) of each block: on straight lines from the first to the last (Mehta et al. 2024).
+
+    ratio_first: of the first block; 0 = all have `ratio`
+    attention_first: share of the heads that the first block has
+    Raises UserError for what is none.
+    """
+    if not 0 <= ratio_first < math.inf:
+        raise UserError(f"config.model.mlp_ratio_first={ratio_first} must be 0 (as mlp_ratio) or positive")
+    if not 0 < attention_first <= 1:
+        raise UserError(f"config.model.attention_first={attention_first} must lie above 0 and at most at 1")
+    counts = np.linspace(attention_first, 1.0, depth) * heads if depth > 1 else [heads]
+    return np.linspace(ratio_first or ratio, ratio, depth).tolist(), [max(1, math.floor(count + 0.5)) for count in counts]

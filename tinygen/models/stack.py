@@ -28,8 +28,8 @@ def check(remat: str, scan: int, depth: int) -> None:
         raise UserError(f"config.scan={scan} must be 0 (no loop) or divide the {depth} blocks of config.model.depth")
 
 
-def settled(x: jax.Array) -> jax.Array:
-    """`x` as an array that is in memory before anything is computed from it, and its gradient too.
+def settled(x: Any) -> Any:
+    """`x`, arrays, as such that are in memory before anything is computed from it, and its gradient too.
 
     XLA's CPU backend takes sums together with whatever reads them. The gradient of a residual stream is a sum over all later
     blocks, which each block would add up from the start again: work and traffic that grow with the depth squared. It drops
@@ -45,8 +45,8 @@ def settled(x: jax.Array) -> jax.Array:
 _itself = jax.jit(jax.lax.optimization_barrier)  # the identity, but none that JAX leaves out
 
 
-def through(blocks: Sequence[nnx.Module], x: jax.Array, *conditions: Any, remat: str, scan: int) -> jax.Array:
-    """`x` taken through the blocks: x = block(x, *conditions) for each.
+def through(blocks: Sequence[nnx.Module], x: Any, *conditions: Any, remat: str, scan: int) -> Any:
+    """`x`, an array or a tree of them, taken through the blocks: x = block(x, *conditions) for each.
 
     remat: a row of REMAT
     scan: blocks a turn of the loop; 0 = no loop: every block compiled on its own. A loop compiles in the time of one turn,
@@ -55,8 +55,8 @@ def through(blocks: Sequence[nnx.Module], x: jax.Array, *conditions: Any, remat:
     """
     graphs, states = zip(*(nnx.split(block) for block in blocks), strict=True)
 
-    def applied(graph: nnx.GraphDef) -> Callable[[Any, jax.Array], jax.Array]:
-        def apply(state: Any, x: jax.Array) -> jax.Array:
+    def applied(graph: nnx.GraphDef) -> Callable[[Any, Any], Any]:
+        def apply(state: Any, x: Any) -> Any:
             return nnx.merge(graph, state)(x, *conditions)
 
         keywords = REMAT[remat]
@@ -67,10 +67,11 @@ def through(blocks: Sequence[nnx.Module], x: jax.Array, *conditions: Any, remat:
         for graph, state in zip(graphs, states, strict=True):
             x = applied(graph)(state, settled(x))
         return settled(x)
-    if any(graph != graphs[index % scan] for index, graph in enumerate(graphs)):
+    shapes = [(graph, jax.tree.map(jnp.shape, state)) for graph, state in zip(graphs, states, strict=True)]
+    if any(shape != shapes[index % scan] for index, shape in enumerate(shapes)):
         raise UserError(f"config.scan={scan}: the blocks do not repeat after {scan}")
 
-    def turn(x: jax.Array, group: Sequence[Any]) -> tuple[jax.Array, None]:
+    def turn(x: Any, group: Sequence[Any]) -> tuple[Any, None]:
         for graph, state in zip(graphs, group, strict=False):
             x = applied(graph)(state, x)
         return x, None

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError, unknown
@@ -65,14 +66,14 @@ class FlowMatching:
         """
         x = batch["x"]
         B = x.shape[0]
-        time_key, noise_key, keep_key = jax.random.split(key, 3)
+        time_key, noise_key, keep_key, mask_key = jax.random.split(key, 4)
         t = jax.nn.sigmoid(self.t_mean + self.t_std * jax.random.normal(time_key, (B,)))
         noise = jax.random.normal(noise_key, x.shape)
         cond = {name: batch[name] for name in CONDITIONS if name in batch}
         if cond:
             cond["keep"] = jax.random.uniform(keep_key, (B,)) >= (self.cond_drop if train else 0.0)
         at = t.reshape(B, *[1] * (x.ndim - 1))
-        out = model((1 - at) * x + at * noise, t, cond=cond)
+        out = model((1 - at) * x + at * noise, t, cond=cond, rngs=nnx.Rngs(mask=mask_key) if train else None)
         error = mean_over(jnp.square(out.pred - (noise - x)), out.weight)  # [B]
         weight = batch.get("weight", jnp.ones(B))
         total = (jnp.sum(weight * error), jnp.sum(weight))

@@ -1,0 +1,103 @@
+"""Mixture of experts in which experts choose their tokens (Zhou et al. 2022, arXiv 2202.09368), within each example."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.models.layers import pin, xavier_uniform
+from tinygen.models.products import narrow, product
+
+STATS = ("routing_entropy", "routing_served", "routing_least")
+
+
+class Linears(nnx.Module):
+    """An expert each: [E, M, inputs] -> [E, M, outputs]."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(jnp.stack([xavier_uniform(rngs.params(), inputs, outputs) for _ in range(experts)]))
+        self.bias = nnx.Param(jnp.zeros((experts, outputs)))
+        self.precision = precision
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = product(x, self.kernel[...], ((2,), (1,)), ((0,), (0,)), precision=self.precision) + self.bias[...][:, None]
+        return pin(y, "tensor", ...)
+
+
+class Experts(nnx.Module):
+    """out_t = Σ_e P[t, e]·SwiGLU_e(x_t) over the experts that have chosen token t; of none it is 0.
+
+    P is the softmax over experts of x·router. Expert e takes the k tokens of an example with the largest P[., e]: each expert has as
+    much to do as any other, without a loss that would see to it, and examples do not depend on each other.
+
+    experts: their number, E
+    capacity: experts a token has on average: k = ⌊capacity · L / E⌋, at least 1 and at most L
+    """
+
+    SHARDING = ((r"experts/(gate|up|down)/(kernel|bias)$", ("tensor",)),)
+
+    def __init__(self, width: int, hidden: int, *, experts: int, capacity: float, precision: str, rngs: nnx.Rngs):
+        self.capacity, self.precision = capacity, precision
+        self.router = nnx.Param(xavier_uniform(rngs.params(), width, experts))
+        self.gate = Linears(experts, width, hidden, precision=precision, rngs=rngs)
+        self.up = Linears(experts, width, hidden, precision=precision, rngs=rngs)
+        self.down = Linears(experts, hidden, width, precision=precision, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """[B, L, D] -> ([B, L, D], STATS).
+
+        routing_entropy: of P, of ln E: 1 where the router does not care, 0 where each token has its expert
+        routing_served: share of the tokens that some expert has chosen
+        routing_least: mean P of the expert that has least, of 1/E: 0 for one that is dead
+        """
+        B, L, D = x.shape
+        E = self.router.shape[-1]
+        P, share, index = self.route(x)
+        taken = jnp.take_along_axis(x[:, None], index[..., None], 2)  # [B, E, k, D]
+        given = self._apply(jnp.swapaxes(taken, 0, 1).reshape(E, -1, D)).reshape(E, B, -1, D)
+        weighted = share[..., None] * jnp.swapaxes(given, 0, 1)
+        out = jax.vmap(lambda index, rows: jnp.zeros((L, D), rows.dtype).at[index].add(rows))(index, weighted)  # an example at a time
+        return pin(out, "batch", ...), self._stats(P, index)
+
+    def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(P [B, L, E], each expert's largest P [B, E, k], of which tokens they are: int32 [B, E, k])."""
+        B, L, D = x.shape
+        E = self.router.shape[-1]
+        # In float32 always: rounded scores would tie, and which token an expert takes would hang on their order.
+        rows = pin(x, "batch", ...).reshape(-1, D)
+        P = jax.nn.softmax(product(rows, self.router[...], ((1,), (0,)), precision="float32").reshape(B, L, E), -1)
+        return P, *jax.lax.top_k(jnp.swapaxes(P, 1, 2), num_taken(L, E, self.capacity))
+
+    def _apply(self, x: jax.Array) -> jax.Array:
+        """Each expert on its rows, [E, M, D] -> [E, M, D]."""
+        x = narrow(pin(x, "tensor", ...), precision=self.precision)
+        gate, up = (narrow(layer(x), precision=self.precision) for layer in (self.gate, self.up))
+        return self.down(jax.nn.silu(gate) * up)
+
+    def _stats(self, P: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+        B, L, E = P.shape
+        P = jax.lax.stop_gradient(P)
+        entropy = -jnp.sum(jax.scipy.special.xlogy(P, P), -1) / math.log(E) if E > 1 else jnp.zeros((B, L))
+        served = jax.vmap(lambda index: jnp.zeros(L).at[index.ravel()].set(1.0))(index)
+        values = jnp.mean(entropy), jnp.mean(served), E * jnp.min(jnp.mean(P, (0, 1)))
+        return dict(zip(STATS, values, strict=True))
+
+
+def num_taken(tokens: int, experts: int, capacity: float) -> int:
+    """k: how many of an example's tokens each expert takes."""
+    return min(tokens, max(1, math.floor(capacity * tokens / experts)))
+
+
+def check(experts: int, capacity: float, tokens: int) -> None:
+    """Raises UserError for experts that cannot be, or that have no token to choose among so few."""
+    if experts < 0:
+        raise UserError(f"config.model.experts={experts} must be 0 (none) or positive")
+    if experts and not 0 < capacity <= experts:
+        raise UserError(f"config.model.capacity={capacity} must lie above 0 and at most at config.model.experts={experts}")
+    if experts and capacity * tokens < experts:
+        raise UserError(
+            f"config.model.capacity={capacity} gives {experts} experts less than a token each of the {tokens} that an image has in "
+            "training: raise it, or lower config.model.experts, config.model.mask or config.model.patch"
+        )
