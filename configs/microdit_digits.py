@@ -4,6 +4,7 @@
     tinygen train --config=configs/microdit_digits.py:unmasked --config.init.ckpt=runs/microdit_digits # then from there, whole images
     tinygen train --config=configs/microdit_digits.py:dense                                            # the same model, never masked
     tinygen train --config=configs/microdit_digits.py:moe                                              # eight experts in every second block
+    tinygen train --config=configs/microdit_digits.py:edm                                              # the authors' objective
 
 2.6M parameters. 28x28 in patches of 4 is 49 tokens: two blocks of the mixer see all of them, six of the backbone the 12 that are kept.
 """
@@ -30,6 +31,7 @@ def get_config(variant: str = "") -> Config:
             train=dict(steps=800, preview_every=200, eval_every=200, checkpoint_every=200),
         ),
         dense=dict(model=dict(mask=0.0), train=dict(steps=3200)),
+        edm=dict(model=dict(time_scale=1.0), objective=dict(name="edm", sigma_data=0.6, guidance=2.0)),
         moe=dict(model=dict(experts=8, capacity=1.0)),
         smoke=dict(
             batch_size=16,

@@ -79,3 +79,17 @@ def test_the_wide_and_the_deep_faces_are_80m_and_equal_within_two_percent():
 )
 def test_a_stated_size_is_understood(text, sizes):
     assert stated(text) == pytest.approx(sizes)
+
+
+def test_microdit_goes_on_from_masked_patches_to_whole_images_and_tells_of_its_experts(tmp_path, metrics_of):
+    recipe = next(path for path in RECIPES if path.stem == "microdit_digits")
+    few = dict(train=dict(steps=2, log_every=1, preview_every=0))
+    assert train.main(schema.change(schema.load(f"{recipe}:smoke"), few), str(tmp_path / "masked")) == 0
+    masked = metrics_of(tmp_path / "masked")
+    assert all(0 < masked[-1][name] <= 1 for name in ("routing_entropy", "routing_served", "routing_least"))
+    whole = schema.change(schema.load(f"{recipe}:unmasked+smoke"), {**few, "init": dict(ckpt=str(tmp_path / "masked"))})
+    assert train.main(whole, str(tmp_path / "whole")) == 0
+    assert metrics_of(tmp_path / "whole")[-1]["step"] == 2
+    edm = schema.change(schema.load(f"{recipe}:edm+smoke"), few)
+    assert train.main(edm, str(tmp_path / "edm")) == 0
+    assert {"loss", "raw_loss", "raw_loss_t3", "eval_ema_loss"} <= metrics_of(tmp_path / "edm")[-1].keys()

@@ -22,13 +22,14 @@ from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
 from tinygen.objectives.classification import Classification
+from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier}
-OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "regression": Regression, "classification": Classification}
+OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "edm": EDM, "regression": Regression, "classification": Classification}
 
 COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
 

@@ -106,7 +106,7 @@ MODELS: dict[str, dict[str, Any]] = {
         capacity=2.0,  # experts that a patch has on average
         adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
         qk_norm=True,  # RMS norm of queries and keys, a head
-        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for MeanFlow
+        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for EDM and MeanFlow
     ),
     "mlp": dict(
         hidden=1024,  # features of a hidden layer; a multiple of mesh.tensor
@@ -131,6 +131,19 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
         guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
+    ),
+    "edm": dict(  # wants model.time_scale=1
+        sigma_data=0.5,  # standard deviation of the data, as it is in a batch
+        p_mean=-1.2,  # ln σ = N(p_mean, p_std): -0.6 and 1.2 in MicroDiT's latents at 256x256
+        p_std=1.2,  # how far noise levels spread about exp(p_mean), a factor of e each
+        cond_drop=0.1,  # share of examples trained without their condition; guidance needs some
+        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        nfe=resume(50),  # network evaluations a sample, guidance's included
+        guidance=resume(1.5),  # w in D_null + w (D_cond - D_null); 1 = off
+        guidance_interval=resume((0.0, 1000.0)),  # of σ, where guidance acts
+        sigma_min=resume(0.002),  # the last noise level before 0
+        sigma_max=resume(80.0),  # the first
+        rho=resume(7.0),  # levels are even in σ^(1/rho): the larger, the more of them are small
     ),
     "regression": dict(
         target_noise=0.0,  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation

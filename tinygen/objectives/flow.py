@@ -15,14 +15,12 @@ import numpy as np
 from flax import nnx
 
 from tinygen import rng
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError
 from tinygen.groups import in_groups
 from tinygen.media import Media
-from tinygen.objectives import samplers
+from tinygen.objectives import guidance, samplers
 
-CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
 BINS = 4  # of t, for the raw loss
-MAX_NFE = 10_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,22 +39,11 @@ class FlowMatching:
     needs_jvp = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cond_drop < 1:
-            raise UserError(f"config.objective.cond_drop={self.cond_drop} must lie in [0, 1)")
+        guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)
         if not (0 < self.t_std < math.inf and math.isfinite(self.t_mean)):
             raise UserError(f"config.objective.t_std={self.t_std} must be positive and t_mean={self.t_mean} finite")
-        if not math.isfinite(self.guidance):
-            raise UserError(f"guidance {self.guidance} must be a finite number; 1 is off")
-        if self.nfe > MAX_NFE:
-            raise UserError(f"nfe={self.nfe}: at most {MAX_NFE:,} network evaluations a sample; 50 are plenty")
-        if self.sampler not in samplers.SAMPLERS:
-            raise unknown("sampler", self.sampler, samplers.SAMPLERS)
         if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1] <= 1:
             raise UserError(f"config.objective.guidance_interval={self.guidance_interval} must be (low, high) with 0 <= low <= high <= 1")
-        if self.guidance != 1 and self.cond_drop == 0:
-            raise UserError(
-                f"guidance {self.guidance} needs a model trained with config.objective.cond_drop > 0; without it use guidance 1"
-            )
         self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
@@ -69,9 +56,7 @@ class FlowMatching:
         time_key, noise_key, keep_key, mask_key = jax.random.split(key, 4)
         t = jax.nn.sigmoid(self.t_mean + self.t_std * jax.random.normal(time_key, (B,)))
         noise = jax.random.normal(noise_key, x.shape)
-        cond = {name: batch[name] for name in CONDITIONS if name in batch}
-        if cond:
-            cond["keep"] = jax.random.uniform(keep_key, (B,)) >= (self.cond_drop if train else 0.0)
+        cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
         at = t.reshape(B, *[1] * (x.ndim - 1))
         out = model((1 - at) * x + at * noise, t, cond=cond, rngs=nnx.Rngs(mask=mask_key) if train else None)
         error = mean_over(jnp.square(out.pred - (noise - x)), out.weight)  # [B]
@@ -89,33 +74,13 @@ class FlowMatching:
     def _sample(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
     ) -> jax.Array:
-        B = keys.shape[0]
-        cond = dict(cond or {})
-        guided = bool(cond) and self.guidance != 1
-        grid = self.grid(conditional=bool(cond))
-        kept, dropped = {**cond, "keep": jnp.ones(B, bool)}, {**cond, "keep": jnp.zeros(B, bool)}
-        if negative is not None:
-            dropped = {**negative, "keep": jnp.ones(B, bool)}
-        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), kept, dropped) if guided else {}
-
-        def plain(x: jax.Array, t: jax.Array) -> jax.Array:
-            return model(x, jnp.broadcast_to(t, (B,)), cond=kept if cond else {}).pred
-
-        def guiding(x: jax.Array, t: jax.Array) -> jax.Array:
-            v, null = jnp.split(model(jnp.concatenate([x, x]), jnp.broadcast_to(t, (2 * B,)), cond=both).pred, 2)
-            return null + self.guidance * (v - null)
-
-        def velocity(x: jax.Array, t: jax.Array) -> jax.Array:
-            low, high = self.guidance_interval
-            if not guided or (low, high) == (0, 1):  # one branch is never taken: not compiled either
-                return guiding(x, t) if guided else plain(x, t)
-            return jax.lax.cond((t >= low) & (t <= high), guiding, plain, x, t)
-
-        return samplers.integrate(samplers.SAMPLERS[self.sampler], velocity, rng.normal(keys, self.shape), grid)
+        predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
+        noise, grid = rng.normal(keys, self.shape), self.grid(conditional=bool(cond))
+        return samplers.integrate(samplers.SAMPLERS[self.sampler], lambda x, t: predict(x, t, t), noise, grid)
 
     def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
         """Samples with the batch's conditions."""
-        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in CONDITIONS if name in batch}))}
+        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in guidance.CONDITIONS if name in batch}))}
 
     def grid(self, *, conditional: bool) -> np.ndarray:
         """The sampler's times: as many steps as `nfe` allows, two evaluations wherever guidance acts."""
@@ -133,9 +98,12 @@ class FlowMatching:
         return samplers.evaluations(sampler, self.grid(conditional=conditional), lambda t: self._cost(t, conditional))
 
     def _cost(self, t: np.ndarray, conditional: bool) -> np.ndarray:
-        low, high = (np.float32(end) for end in self.guidance_interval)
-        guided = conditional and self.guidance != 1
-        return np.where((t >= low) & (t <= high), 2 if guided else 1, 1)
+        return guidance.cost(t, conditional=conditional, weight=self.guidance, interval=self._interval)
+
+    @property
+    def _interval(self) -> tuple[float, float]:
+        low, high = self.guidance_interval
+        return (low, math.inf) if high == 1 else (low, high)
 
 
 def mean_over(square: jax.Array, weight: jax.Array | None) -> jax.Array:

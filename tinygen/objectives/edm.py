@@ -1,0 +1,134 @@
+"""EDM: learn to take noise of any size away (Karras et al. 2022, arXiv 2206.00364).
+
+z = x + σ·ε, ln σ = P_mean + P_std·n. The network F is wrapped so that it sees and gives numbers of unit variance:
+D(z, σ) = c_skip·z + c_out·F(c_in·z, ln σ / 4). Samplers integrate dz/dσ = (z - D) / σ from σ_max to 0.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from tinygen import rng
+from tinygen.errors import UserError
+from tinygen.groups import in_groups
+from tinygen.media import Media
+from tinygen.objectives import guidance, samplers
+from tinygen.objectives.flow import by_time, mean_over
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EDM:
+    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.keys.OBJECTIVES`."""
+
+    shape: tuple[int, ...]
+    sigma_data: float
+    p_mean: float
+    p_std: float
+    cond_drop: float
+    sampler: str
+    nfe: int
+    guidance: float
+    guidance_interval: tuple[float, float]
+    sigma_min: float
+    sigma_max: float
+    rho: float
+
+    needs_jvp = False
+
+    def __post_init__(self) -> None:
+        guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)
+        for key in ("sigma_data", "p_std", "rho"):
+            if not 0 < getattr(self, key) < math.inf:
+                raise UserError(f"config.objective.{key}={getattr(self, key)} must be positive")
+        if not math.isfinite(self.p_mean):
+            raise UserError(f"config.objective.p_mean={self.p_mean} must be finite")
+        if not 0 < self.sigma_min < self.sigma_max < math.inf:
+            raise UserError(f"config.objective.sigma_min={self.sigma_min} and sigma_max={self.sigma_max} must be 0 < sigma_min < sigma_max")
+        if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1]:
+            raise UserError(f"config.objective.guidance_interval={self.guidance_interval} must be (low, high) with 0 <= low <= high, of σ")
+        self.grid(conditional=True)
+
+    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+        """λ(σ)·‖D(x + σε, σ) - x‖², λ = (σ² + σ_d²) / (σ σ_d)²: F's squared error, over its own predictions and the valid examples.
+
+        Metrics: `loss`, `raw_loss` (of D, without λ) and `raw_loss_t0` to `raw_loss_t3`, by quarter of the noise levels: (sum, weight).
+        """
+        x = batch["x"]
+        B = x.shape[0]
+        sigma_key, noise_key, keep_key, mask_key = jax.random.split(key, 4)
+        n = jax.random.normal(sigma_key, (B,))
+        sigma = jnp.exp(self.p_mean + self.p_std * n)
+        cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
+        at = sigma.reshape(B, *[1] * (x.ndim - 1))
+        z = x + at * jax.random.normal(noise_key, x.shape)
+        skip, out, into = self._coefficients(at)
+        given = model(into * z, jnp.log(sigma) / 4, cond=cond, rngs=nnx.Rngs(mask=mask_key) if train else None)
+        error = mean_over(jnp.square(skip * z + out * given.pred - x), given.weight)  # [B]
+        weight = batch.get("weight", jnp.ones(B))
+        weighted = error * (sigma**2 + self.sigma_data**2) / (sigma * self.sigma_data) ** 2
+        total, raw = ((jnp.sum(weight * each), jnp.sum(weight)) for each in (weighted, error))
+        metrics = {"loss": total, "raw_loss": raw, **by_time(error, weight, jax.scipy.stats.norm.cdf(n)), **given.stats}
+        return total[0] / jnp.maximum(total[1], 1e-12), metrics
+
+    def sample(
+        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
+    ) -> jax.Array:
+        """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
+        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
+
+    def _sample(
+        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
+    ) -> jax.Array:
+        predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
+
+        def slope(z: jax.Array, sigma: jax.Array) -> jax.Array:
+            skip, out, into = self._coefficients(sigma)
+            return (z - skip * z - out * predict(into * z, jnp.log(sigma) / 4, sigma)) / sigma
+
+        grid = self.grid(conditional=bool(cond))
+        z = self.sigma_max * rng.normal(keys, self.shape)
+        z = samplers.integrate(samplers.SAMPLERS[self.sampler], slope, z, grid[:-1]) if len(grid) > 2 else z
+        return samplers.integrate(samplers.SAMPLERS["euler"], slope, z, grid[-2:])  # at σ = 0 there is no slope
+
+    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+        """Samples with the batch's conditions."""
+        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in guidance.CONDITIONS if name in batch}))}
+
+    def grid(self, *, conditional: bool) -> np.ndarray:
+        """The sampler's noise levels σ_max > ... > σ_min > 0: as many steps as `nfe` allows, two evaluations wherever guidance acts."""
+        for steps in range(self.nfe, 0, -1):
+            grid = self._levels(steps)
+            if self._count(grid, conditional) <= self.nfe:
+                return grid
+        least = self._count(self._levels(1), conditional)
+        raise UserError(f"nfe={self.nfe} is too few: one step with guidance {self.guidance} takes {least} network evaluations")
+
+    def evaluations(self, *, conditional: bool) -> int:
+        """Network evaluations that a sample really takes: at most `nfe`."""
+        return self._count(self.grid(conditional=conditional), conditional)
+
+    @property
+    def _interval(self) -> tuple[float, float]:
+        low, high = self.guidance_interval
+        return (low, math.inf) if high >= self.sigma_max else (low, high)
+
+    def _levels(self, steps: int) -> np.ndarray:
+        """`steps` levels from σ_max to σ_min, evenly spaced in σ^(1/ρ), and 0."""
+        ends = self.sigma_max ** (1 / self.rho), self.sigma_min ** (1 / self.rho)
+        return np.append(np.linspace(*ends, steps) ** self.rho, 0.0).astype(np.float32)
+
+    def _count(self, grid: np.ndarray, conditional: bool) -> int:
+        cost = functools.partial(guidance.cost, conditional=conditional, weight=self.guidance, interval=self._interval)
+        return samplers.evaluations(samplers.SAMPLERS[self.sampler], grid[:-1], cost) + int(cost(grid[-2]))
+
+    def _coefficients(self, sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(c_skip, c_out, c_in)"""
+        total = sigma**2 + self.sigma_data**2
+        return self.sigma_data**2 / total, sigma * self.sigma_data * jax.lax.rsqrt(total), jax.lax.rsqrt(total)
