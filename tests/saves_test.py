@@ -131,7 +131,13 @@ def test_a_save_whose_folder_cannot_be_made_leaves_no_thread_that_waits_for_it(c
 
     monkeypatch.setattr(os, "mkdir", mkdir)  # no permission keeps root from making folders, and tests may run as root
     before = set(threading.enumerate())
-    at_steps(monkeypatch, {6: lambda: read_only.append(True), 12: read_only.clear})
+
+    def protect():
+        while not (tmp_path / "run" / "checkpoints" / "5").exists():
+            time.sleep(0.01)
+        read_only.append(True)
+
+    at_steps(monkeypatch, {6: protect, 12: read_only.clear})
     assert train.main(config, str(tmp_path / "run")) == 0
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
     assert not [thread for thread in threading.enumerate() if thread not in before and not thread.daemon and thread.is_alive()]

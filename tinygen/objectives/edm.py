@@ -17,14 +17,12 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.groups import in_groups
-from tinygen.media import Media
 from tinygen.objectives import guidance, samplers
 from tinygen.objectives.flow import by_time, mean_over
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EDM:
+class EDM(guidance.Denoising):
     """shape: of an example, [H, W, C]. The other fields are described in `tinygen.keys.OBJECTIVES`."""
 
     shape: tuple[int, ...]
@@ -77,12 +75,6 @@ class EDM:
         metrics = {"loss": total, "raw_loss": raw, **by_time(error, weight, jax.scipy.stats.norm.cdf(n)), **given.stats}
         return total[0] / jnp.maximum(total[1], 1e-12), metrics
 
-    def sample(
-        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
-    ) -> jax.Array:
-        """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
-        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
-
     def _sample(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
     ) -> jax.Array:
@@ -96,10 +88,6 @@ class EDM:
         z = self.sigma_max * rng.normal(keys, self.shape)
         z = samplers.integrate(samplers.SAMPLERS[self.sampler], slope, z, grid[:-1]) if len(grid) > 2 else z
         return samplers.integrate(samplers.SAMPLERS["euler"], slope, z, grid[-2:])  # at σ = 0 there is no slope
-
-    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
-        """Samples with the batch's conditions."""
-        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in guidance.CONDITIONS if name in batch}))}
 
     def grid(self, *, conditional: bool) -> np.ndarray:
         """The sampler's noise levels σ_max > ... > σ_min > 0: as many steps as `nfe` allows, two evaluations wherever guidance acts."""

@@ -4,7 +4,6 @@ z_t = (1 - t)·x + t·ε, v = ε - x, t = sigmoid(N(t_mean, t_std)) (Esser et al
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +15,13 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.groups import in_groups
-from tinygen.media import Media
 from tinygen.objectives import guidance, samplers
 
 BINS = 4  # of t, for the raw loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FlowMatching:
+class FlowMatching(guidance.Denoising):
     """shape: of an example, [H, W, C]. The other fields are described in `tinygen.keys.OBJECTIVES`."""
 
     shape: tuple[int, ...]
@@ -65,22 +62,12 @@ class FlowMatching:
         metrics = {"loss": total, "raw_loss": total, **by_time(error, weight, t), **out.stats}
         return total[0] / jnp.maximum(total[1], 1e-12), metrics
 
-    def sample(
-        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
-    ) -> jax.Array:
-        """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
-        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
-
     def _sample(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
     ) -> jax.Array:
         predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
         noise, grid = rng.normal(keys, self.shape), self.grid(conditional=bool(cond))
         return samplers.integrate(samplers.SAMPLERS[self.sampler], lambda x, t: predict(x, t, t), noise, grid)
-
-    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
-        """Samples with the batch's conditions."""
-        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in guidance.CONDITIONS if name in batch}))}
 
     def grid(self, *, conditional: bool) -> np.ndarray:
         """The sampler's times: as many steps as `nfe` allows, two evaluations wherever guidance acts."""

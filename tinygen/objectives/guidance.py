@@ -1,5 +1,6 @@
 """Classifier-free guidance (Ho & Salimans 2022), within an interval of noise levels (Kynkäänniemi et al. 2024): what denoisers share."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygen.errors import UserError, unknown
+from tinygen.groups import in_groups
+from tinygen.media import Media
 from tinygen.objectives import samplers
 
 CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
@@ -17,6 +20,20 @@ MAX_NFE = 10_000
 Cond = Mapping[str, jax.Array]
 Predict = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """(what the model sees [B, ...], the time that it is told, the noise level that an interval is of: scalars) -> prediction [B, ...]"""
+
+
+class Denoising:
+    """An objective that draws samples from noise, by `_sample(model, keys, cond, negative)`."""
+
+    _sample: Callable[..., jax.Array]
+
+    def sample(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> jax.Array:
+        """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
+        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
+
+    def preview(self, model: Any, batch: Cond, keys: jax.Array) -> dict[str, Media]:
+        """Samples with the batch's conditions."""
+        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in CONDITIONS if name in batch}))}
 
 
 def check(cond_drop: float, sampler: str, nfe: int, guidance: float) -> None:
