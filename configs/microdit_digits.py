@@ -7,6 +7,9 @@
     tinygen train --config=configs/microdit_digits.py:edm                                              # the authors' objective
 
 2.6M parameters. 28x28 in patches of 4 is 49 tokens: two blocks of the mixer see all of them, six of the backbone the 12 that are kept.
+
+What masking saves, measured on two CPU cores: with two blocks of mixer and twelve of backbone, 256 wide, on 256 tokens, a step takes
+0.35 of the time (scripts/bench.py step --width=256 --depth=12 --set model.mixer_depth=2 --against model.mask=0.75).
 """
 
 from tinygen.config import Config, base, vary
