@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from small_microdit import abstract, drawn, make
 
+from tinygen.errors import UserError
 from tinygen.flops import flops
 from tinygen.flops import products as counted
 from tinygen.models import experts, layers
@@ -151,3 +152,23 @@ def test_width_grows_from_the_first_block_to_the_last():
     model = nnx.eval_shape(lambda: make(depth=3, width=32, heads=4, attention_first=0.5, mlp_ratio_first=1.0))
     assert [block.attention.query.kernel.shape for block in model.blocks] == [(32, 16), (32, 24), (32, 32)]
     assert [block.feed_forward.gate.kernel.shape[1] for block in model.blocks] == [24, 56, 88]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict(mask=1.0), "config.model.mask=1.0 must lie in [0, 1)"),
+        (dict(mask=0.95), "config.model.mask=0.95 leaves none of an image's 6 patches"),
+        (dict(mixer_depth=-1), "config.model.mixer_depth=-1"),
+        (dict(mixer_width=8), "config.model.mixer_width=8 is of no use without blocks"),
+        (dict(mixer_depth=1, mixer_width=12), "config.model.mixer_width=12 must be a multiple of 4 and of a head's size"),
+        (dict(experts=8, capacity=1.0), "gives 8 experts less than a token each of the 6"),
+        (dict(attention_first=0.0), "config.model.attention_first=0.0 must lie above 0"),
+        (dict(mlp_ratio_first=-1.0), "config.model.mlp_ratio_first=-1.0"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_before_anything_is_computed(changes, said):
+    with pytest.raises(UserError) as caught:
+        abstract(**changes)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -158,14 +158,6 @@ def test_any_size_that_the_patch_divides_and_any_channel_count_give_their_own_sh
         *(({key: 0}, f"config.model.{key}=0 must be positive") for key in ("patch", "width", "depth", "heads", "mlp_multiple")),
         (dict(patch=-2), "must be positive"),
         (dict(mlp_ratio=-1.0), "must be positive"),
-        (dict(mask=1.0), "config.model.mask=1.0 must lie in [0, 1)"),
-        (dict(mask=0.95), "config.model.mask=0.95 leaves none of an image's 6 patches"),
-        (dict(mixer_depth=-1), "config.model.mixer_depth=-1"),
-        (dict(mixer_width=8), "config.model.mixer_width=8 is of no use without blocks"),
-        (dict(mixer_depth=1, mixer_width=12), "config.model.mixer_width=12 must be a multiple of 4 and of a head's size"),
-        (dict(experts=8, capacity=1.0), "gives 8 experts less than a token each of the 6"),
-        (dict(attention_first=0.0), "config.model.attention_first=0.0 must lie above 0"),
-        (dict(mlp_ratio_first=-1.0), "config.model.mlp_ratio_first=-1.0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_before_anything_is_computed(changes, said):

@@ -1,0 +1,31 @@
+"""Flow matching as tests set it up, and data N(M, S²) whose velocity is known in closed form."""
+
+import jax
+
+from tinygen.models.layers import Output
+from tinygen.objectives.flow import FlowMatching
+
+SHAPE = (2, 2, 1)
+KEY = jax.random.key
+SETTINGS = dict(shape=SHAPE, t_mean=0.0, t_std=1.0, cond_drop=0.1, sampler="heun", nfe=50, guidance=1.0, guidance_interval=(0.0, 1.0))
+
+
+def flow(**changes):
+    return FlowMatching(**(SETTINGS | changes))
+
+
+def denoiser(predict):
+    """A model of the call shape that objectives know, from a function (x, t, cond) -> prediction."""
+    return lambda x, t, r=None, cond=None, *, rngs=None: Output(predict(x, t, cond))
+
+
+def column(t):
+    return t.reshape(-1, 1, 1, 1)
+
+
+M, S = 0.7, 0.5
+
+
+def gaussian_velocity(x, t, cond=None):
+    t = column(t)
+    return -M + (t - (1 - t) * S**2) / ((1 - t) ** 2 * S**2 + t**2) * (x - (1 - t) * M)
