@@ -69,7 +69,8 @@ def through(blocks: Sequence[nnx.Module], x: Any, *conditions: Any, remat: str, 
         return settled(x)
     shapes = [(graph, jax.tree.map(jnp.shape, state)) for graph, state in zip(graphs, states, strict=True)]
     if any(shape != shapes[index % scan] for index, shape in enumerate(shapes)):
-        raise UserError(f"config.scan={scan}: the blocks do not repeat after {scan}")
+        cure = "experts in every second block take 2, widths that grow 0"
+        raise UserError(f"config.scan={scan}: the blocks do not repeat after {scan}; {cure}")
 
     def turn(x: Any, group: Sequence[Any]) -> tuple[Any, None]:
         for graph, state in zip(graphs, group, strict=False):
