@@ -65,7 +65,12 @@ class Parts:
 
 
 def data_source(config: Config) -> DataSource:
-    return _made(datasets(), "data", config, {}).overfitting(config.data.overfit)
+    source = _made(datasets(), "data", config, {})
+    if config.text.tokens:
+        from tinygen.data.captions import captioned
+
+        source = captioned(source, tokens=config.text.tokens, length=config.text.length, vocabulary=config.text.vocabulary)
+    return source.overfitting(config.data.overfit)
 
 
 def parts(config: Config, codec: Codec) -> Parts:

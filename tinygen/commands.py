@@ -76,10 +76,18 @@ def _ckpt_flags(values: flags.FlagValues) -> None:
 
 def _sample_flags(values: flags.FlagValues) -> None:
     _ckpt_flags(values)
-    flags.DEFINE_integer("num", 64, "How many samples. Sample i is the same whatever their number.", flag_values=values)
+    flags.DEFINE_integer(
+        "num", None, "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts.",
+        flag_values=values,
+    )  # fmt: skip
     flags.DEFINE_list(
         "labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values
     )
+    flags.DEFINE_multi_string(
+        "prompt", [], "What to draw, in words; several are drawn in turn. Default: held-out captions.", flag_values=values
+    )
+    flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
+    flags.DEFINE_string("negative", None, "What guidance leads away from, in words. Default: no caption.", flag_values=values)
     _sampler_flags(values)
     flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
@@ -93,17 +101,34 @@ def _sampler_flags(values: flags.FlagValues) -> None:
 
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
-    if values.num <= 0:
+    if values.num is not None and values.num <= 0:
         raise UserError(f"--num={values.num}: ask for at least one sample")
     if values.batch_size <= 0:
         raise UserError(f"--batch_size={values.batch_size}: must be positive")
     settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
+    prompts = _prompts(values)
     with _joined(values, values.distributed, values.distributed_timeout):
         return _command("sample")(
-            ckpt, step=values.step, ema=values.ema, num=values.num, labels=values.labels, settings=settings,
-            seed=values.seed, batch_size=values.batch_size, out=values.out,
+            ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else 64), labels=values.labels,
+            prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
         )  # fmt: skip
+
+
+def _prompts(values: flags.FlagValues) -> list[str]:
+    """Those of --prompt, or of the file --prompts, whose empty lines are left out."""
+    if not values.prompts:
+        return list(values.prompt)
+    if values.prompt:
+        raise UserError("give --prompt or --prompts, a file of them; not both")
+    try:
+        with open(values.prompts, encoding="utf-8") as stream:
+            prompts = [line.strip() for line in stream if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--prompts={values.prompts} cannot be read as text ({error})") from error
+    if not prompts:
+        raise UserError(f"--prompts={values.prompts} holds no prompt: write one a line")
+    return prompts
 
 
 def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
@@ -245,7 +270,7 @@ COMMANDS = {
     ),
     "sample": Command(
         "draw samples from a checkpoint",
-        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7] [--nfe=25] [--guidance=2.0] [--out=DIR]",
+        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=WORDS] [--nfe=25] [--guidance=2.0] [--out=DIR]",
         _sample_flags,
         _sample,
     ),

@@ -25,6 +25,11 @@ SCHEMA: dict[str, Any] = dict(
         name="pixel_faces",  # a row of DATASETS
         overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model
     ),
+    text=dict(  # captions as a condition, of data that have them
+        tokens="",  # "" = captions are not learned from | bytes | bpe (a byte-level BPE, trained on the captions at the start)
+        length=64,  # tokens that are read of a caption; of longer ones the end is cut off
+        vocabulary=1024,  # tokens of bpe at most, padding and the 256 bytes included
+    ),
     model=dict(name="microdit"),  # a row of MODELS
     objective=dict(name="flow"),  # a row of OBJECTIVES
     init=dict(  # what the first start begins from; a run that has a checkpoint of its own goes on from that
@@ -104,6 +109,8 @@ MODELS: dict[str, dict[str, Any]] = {
         mixer_width=0,  # features a token there; a multiple of width / heads; 0 = width
         experts=0,  # feed-forwards of every second block, which choose their patches; 0 = one that takes all
         capacity=2.0,  # experts that a patch has on average
+        text_depth=2,  # blocks of self-attention over a caption, before all other blocks attend to it; where there are captions
+        text_width=0,  # features of its tokens; a multiple of width / heads; 0 = width
         adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
         qk_norm=True,  # RMS norm of queries and keys, a head
         time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for EDM and MeanFlow
@@ -206,6 +213,7 @@ CHOICES: dict[str, tuple[str, ...]] = {  # what keys with a few names may be, so
     "precision": ("auto", "float32", "bfloat16", "bfloat16_activations"),
     "attention": ("auto", "plain", "blockwise", "cudnn"),
     "remat": ("none", "products", "full"),
+    "text.tokens": ("", "bytes", "bpe"),
     "guard.policy": ("skip", "rollback", "stop"),
     "eval.preset": ("adm", "pytorch-fid", "clean"),
     "eval.split": ("train", "validation"),

@@ -15,7 +15,7 @@ from tinygen import build, checkpoint, media, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
-from tinygen.data.codec import Batch
+from tinygen.data.codec import Batch, Codec
 from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge, split
@@ -32,6 +32,8 @@ def main(
     ema: bool,
     num: int,
     labels: Sequence[str] | None,
+    prompts: Sequence[str],
+    negative: str | None,
     settings: Mapping[str, Any],
     seed: int,
     batch_size: int,
@@ -39,6 +41,8 @@ def main(
 ) -> int:
     """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
 
+    prompts: what is to be drawn, in turn
+    negative: what guidance leads away from, in place of no caption
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
     """
     saved = checkpoint.find(ckpt, step)
@@ -47,21 +51,33 @@ def main(
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {config.objective.name!r} draws no samples")
-    cond = saved.codec.conditions(num, labels)
+    cond = saved.codec.conditions(num, labels, prompts)
+    words = saved.codec.prompts(num, prompts)
+    away = None if negative is None else negative_of(saved.codec, cond, negative, config.objective.get("guidance"))
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
     if processes.leads():
         folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    x = draw(load(saved, parts, ema=ema), parts, cond, num=num, seed=seed, batch_size=batch_size)
+    x = draw(load(saved, parts, ema=ema), parts, cond, num=num, seed=seed, batch_size=batch_size, negative=away)
     provenance = {
         "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
         "sampler": config.objective.get("sampler"), "guidance": config.objective.get("guidance"),
         "nfe": parts.objective.evaluations(conditional=bool(cond)) if hasattr(parts.objective, "evaluations") else None,
+        **({} if negative is None else {"negative": negative}),
     }  # fmt: skip
     if processes.leads():
         _clear(folder)
-        write(folder, x, cond, parts, provenance)
+        write(folder, x, cond, words, parts, provenance)
         print(f"{num} samples of step {saved.step} in {folder}")
     return 0
+
+
+def negative_of(codec: Codec, cond: Batch, negative: str, guidance: float | None) -> Batch:
+    """The conditions with another text: what guidance leads away from. Raises UserError where there is no text or no guidance."""
+    if codec.text is None:
+        raise UserError("--negative: this model was trained without captions")
+    if guidance == 1:
+        raise UserError("--negative is what guidance leads away from, and --guidance=1 is off: give a larger one")
+    return {**cond, "text": codec.text.prompts([negative]).repeat(len(cond["text"]), 0)}
 
 
 def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
@@ -72,20 +88,23 @@ def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tre
     return tree[branch], tree["buffers"]
 
 
-def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
+def draw(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
+) -> np.ndarray:
     """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
     size = parts.layout.padded(min(batch_size, num))
-    parted = drawn(weights, parts, cond, num=num, seed=seed, size=size)
+    parted = drawn(weights, parts, cond, num=num, seed=seed, size=size, negative=negative)
     batches = -(-num // size)
     return np.concatenate(list(track(parted, description="sampling", total=batches, transient=True, disable=not processes.leads())))
 
 
 def drawn(
-    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, start: int = 0, step: Any = None
-) -> Iterator[np.ndarray]:
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, start: int = 0, step: Any = None,
+    negative: Batch | None = None,
+) -> Iterator[np.ndarray]:  # fmt: skip
     """Samples `start` to `num`, at most `size` at a time.
 
-    cond: of all `num`
+    cond, negative: of all `num`
     step: the `sample_step` of that size and seed, where there is one already
     """
     with jax.set_mesh(parts.layout.mesh):
@@ -93,30 +112,35 @@ def drawn(
     for first in range(start, num, size):
         rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
         with jax.set_mesh(parts.layout.mesh):  # not around the yield: what is done meanwhile has its own
-            x = jitted(*weights, first, parts.layout.share({key: value[rows] for key, value in cond.items()}))
+            given = [parts.layout.share({key: value[rows] for key, value in each.items()}) for each in (cond, negative) if each is not None]
+            x = jitted(*weights, first, *given)
         yield np.asarray(jax.device_get(x))[: num - first]
 
 
 def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
-    """The jitted (weights, buffers, number of the first, conditions [size]) -> `size` samples."""
+    """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples."""
     root = stream(seed, "sample")
+    Conditions = Mapping[str, jax.Array]
 
-    def sample(params: Tree, buffers: Tree, start: int, cond: Mapping[str, jax.Array]) -> jax.Array:
+    def sample(params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None) -> jax.Array:
         keys = parts.layout.pinned(example_keys(root, start, size))
-        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond)
+        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond, negative)
 
     return jax.jit(sample, out_shardings=parts.layout.replicated)
 
 
-def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, provenance: dict[str, Any]) -> None:
-    """Samples as files; arrays that are no pictures as one samples.npz."""
+def write(folder: epath.Path, x: np.ndarray, cond: Batch, prompts: Sequence[str], parts: build.Parts, provenance: dict[str, Any]) -> None:
+    """Samples as files; arrays that are no pictures as one samples.npz.
+
+    prompts: of each, or none
+    """
     codec = parts.codec
     files = [f"{index:05d}.png" for index in range(len(x))] if codec.kind == "image" else []
     if codec.kind == "image":
         pictures = codec.decode(x)
         for name, picture in zip(files, pictures, strict=True):
             media.save_png(folder / name, picture)
-        cycle = len(set(cond["label"].tolist())) if "label" in cond else 0
+        cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
         media.save_png(folder / "grid.png", media.grid(pictures, media.columns_for(cycle)))
     else:
         arrays: Any = {"x": x, **cond}
@@ -126,6 +150,8 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
     rows: list[dict[str, Any]] = [{"file": name} for name in files]
     for row, label in zip(rows, cond.get("label", []), strict=False):
         row |= {"label": int(label), "name": codec.labels[label]}
+    for row, prompt in zip(rows, prompts, strict=False):
+        row["prompt"] = prompt
     (folder / "samples.json").write_text(json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
 
 
@@ -157,7 +183,9 @@ def make_preview(
     num, layout, padded = config.train.preview_num, parts.layout, preview_size(config, parts)
     first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
     batch = layout.put(first, padded)
-    if hasattr(parts.objective, "sample"):  # of all labels in turn; what draws no samples shows the examples, which have their own
+    if hasattr(
+        parts.objective, "sample"
+    ):  # of all labels or prompts in turn; what draws no samples shows the examples, which have their own
         batch |= layout.share(source.codec.conditions(padded))
     drawing = step or preview_step(config, parts, graphdef)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 
 Batch = dict[str, np.ndarray]
@@ -46,11 +47,13 @@ class Codec:
     kind: "image" (`x` is [H, W, C] in [-1, 1]), or another name for arrays that have no picture
     spec: what a batch holds, an example
     labels: the names of the values of `label`, in order; empty without one
+    text: how captions and prompts become `text`, int32 [S]; None where captions are not learned from
     """
 
     kind: str
     spec: Mapping[str, Field]
     labels: tuple[str, ...] = ()
+    text: Text | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or not all(isinstance(name, str) for name in self.labels):
@@ -62,7 +65,9 @@ class Codec:
 
     def facts(self) -> dict[str, Any]:
         """What a model or an objective may need to know of the data, under the names of their keyword arguments."""
-        facts: dict[str, Any] = {"classes": len(self.labels)}
+        facts: dict[str, Any] = {"classes": len(self.labels), "text_length": 0, "text_vocabulary": 0}
+        if self.text is not None:
+            facts |= {"text_length": self.text.length, "text_vocabulary": self.text.vocabulary}
         if "x" in self.spec:
             facts["shape"] = self.spec["x"].shape
         if "y" in self.spec:
@@ -71,17 +76,28 @@ class Codec:
             facts |= {"length": self.spec["tokens"].shape[0], "vocabulary": int(self.spec["tokens"].high or 0) + 1}
         return facts
 
-    def conditions(self, num: int, labels: Sequence[str] | None = None) -> Batch:
-        """The conditions of `num` samples: the given labels (numbers or names) in turn, or all of them in turn.
+    def conditions(self, num: int, labels: Sequence[str] | None = None, prompts: Sequence[str] | None = None) -> Batch:
+        """The conditions of `num` samples: the given labels (numbers or names) in turn, or all of them in turn; prompts likewise, or
+        those that the codec has for examples.
 
-        Raises UserError for a label that does not exist, or for labels where there is no label to give.
+        Raises UserError for a label that does not exist, a prompt that cannot be read, and for either where the model knows none.
         """
-        if not self.labels:
-            if labels:
-                raise UserError("--labels: this model was trained without labels")
-            return {}
-        chosen = [self.label(name) for name in labels] if labels else range(len(self.labels))
-        return {"label": np.resize(np.asarray(chosen, np.int32), num)}
+        given: Batch = {}
+        if labels and not self.labels:
+            raise UserError("--labels: this model was trained without labels")
+        if prompts and self.text is None:
+            raise UserError("--prompt: this model was trained without captions")
+        if self.labels:
+            chosen = [self.label(name) for name in labels] if labels else range(len(self.labels))
+            given["label"] = np.resize(np.asarray(chosen, np.int32), num)
+        if self.text is not None and (words := self.prompts(num, prompts)):
+            given["text"] = self.text.prompts(words)
+        return given
+
+    def prompts(self, num: int, prompts: Sequence[str] | None = None) -> list[str]:
+        """The words of `num` samples: those given in turn, or the codec's examples; none where it has no text."""
+        words = list(prompts or ()) or list(self.text.examples if self.text else ())
+        return [words[index % len(words)] for index in range(num)] if words and self.text else []
 
     def label(self, name: str) -> int:
         """The index of a label given as a name or a number."""
@@ -105,7 +121,10 @@ class Codec:
         """The inverse of `to_json`. Raises UserError, naming the `place`, for whatever is no codec."""
         try:
             spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
-            return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"])})
+            text = tree.get("text")
+            if text is not None:
+                text = Text(**{**text, "merges": tuple(map(tuple, text["merges"])), "examples": tuple(text["examples"])})
+            return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"]), "text": text})
         except UserError as error:
             raise UserError(f"{place}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:

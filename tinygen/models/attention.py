@@ -34,8 +34,11 @@ Segments = tuple[jax.Array, jax.Array]
 
 
 class Attention(nnx.Module):
-    """Multi-head self-attention over all tokens, whatever the heads' features together. Raises UserError for a method that cannot work
-    with such heads here.
+    """Multi-head attention over all tokens, or over those of a context, whatever the heads' features together. Raises UserError for a
+    method that cannot work with such heads here.
+
+    context: features of the context's tokens; 0 = self-attention
+    zero: begins without an effect, where no gate sees to that
     """
 
     SHARDING = (
@@ -45,23 +48,29 @@ class Attention(nnx.Module):
     )
 
     def __init__(
-        self, width: int, heads: int, head_size: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs
+        self, width: int, heads: int, head_size: int, *, context: int = 0, zero: bool = False, qk_norm: bool, precision: str,
+        attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        inner = heads * head_size
-        self.query, self.key, self.value = (Linear(width, inner, precision=precision, rngs=rngs) for _ in range(3))
-        self.out = Linear(inner, width, precision=precision, rngs=rngs)
+        inner, other = heads * head_size, context or width
+        self.query, self.key, self.value = (Linear(inputs, inner, precision=precision, rngs=rngs) for inputs in (width, other, other))
+        self.out = Linear(inner, width, precision=precision, rngs=rngs, zero=zero)
         self.query_norm = RMSNorm(head_size) if qk_norm else None
         self.key_norm = RMSNorm(head_size) if qk_norm else None
         self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
         check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
 
-    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
+    def __call__(self, x: jax.Array, context: jax.Array | None = None, mask: jax.Array | None = None) -> jax.Array:
+        """x [B, L, D], context [B, S, C] -> [B, L, D]. mask: bool [B, S], which tokens are seen, of the context or else of x."""
         B, L, _ = x.shape
         x = narrow(x, precision=self.precision)
-        q, k, v = (narrow(layer(x), precision=self.precision).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
+        seen = x if context is None else narrow(context, precision=self.precision)
+        given = ((self.query, x), (self.key, seen), (self.value, seen))
+        q, k, v = (narrow(layer(rows), precision=self.precision).reshape(B, rows.shape[1], self.heads, -1) for layer, rows in given)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
-        mixed = attention(q, k, v, precision=self.precision, method=self.method, needs_jvp=self.needs_jvp)
+        segments = None if mask is None else (jnp.ones((B, L), jnp.int32), mask.astype(jnp.int32))
+        method = "auto" if segments is not None and self.method == "cudnn" else self.method  # which has no masks
+        mixed = attention(q, k, v, segments=segments, precision=self.precision, method=method, needs_jvp=self.needs_jvp)
         return self.out(mixed.reshape(B, L, -1))
 
 

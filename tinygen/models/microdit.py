@@ -22,32 +22,37 @@ from tinygen.models import layers, masking, stack
 from tinygen.models.attention import Attention
 from tinygen.models.experts import Experts
 from tinygen.models.layers import Embedding, Linear, Output, SwiGLU
+from tinygen.models.text import TextEncoder, pooled
 
 Stream = tuple[jax.Array, dict[str, jax.Array]]
 """What goes from block to block: tokens [B, L, D], and sums of what the experts so far had to tell; {} where there are none."""
 
+Caption = tuple[jax.Array, jax.Array]
+"""A caption's features [B, S, C], and bool [B, S]: where there is a token."""
+
 
 class Block(nnx.Module):
-    """x += g₁ ⊙ attention(modulated x); x += g₂ ⊙ feed-forward(modulated x).
+    """x += g₁ ⊙ attention(modulated x); x += cross-attention(x, caption); x += g₂ ⊙ feed-forward(modulated x).
 
     condition: features of the condition
+    text: features of a caption's tokens; 0 = there are none
     own: the block has its own modulation layer; otherwise it adds a learned table to the model's shared one.
     experts: in place of one feed-forward; 0 = none
     """
 
     def __init__(
-        self, width: int, condition: int, heads: int, head_size: int, hidden: int, *, experts: int, capacity: float, qk_norm: bool,
-        own: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+        self, width: int, condition: int, heads: int, head_size: int, hidden: int, *, text: int, experts: int, capacity: float,
+        qk_norm: bool, own: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        self.attention = Attention(
-            width, heads, head_size, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
-        )
+        common: dict[str, Any] = dict(qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        self.attention = Attention(width, heads, head_size, **common)
+        self.cross_attention = Attention(width, heads, head_size, context=text, zero=True, **common) if text else None
         self.feed_forward = None if experts else SwiGLU(width, hidden, precision=precision, rngs=rngs)
         self.experts = Experts(width, hidden, experts=experts, capacity=capacity, precision=precision, rngs=rngs) if experts else None
         self.modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if own else None
         self.modulation_table = None if own else nnx.Param(jnp.zeros(6 * width))
 
-    def __call__(self, stream: Stream, c: jax.Array, shared: jax.Array | None) -> Stream:
+    def __call__(self, stream: Stream, c: jax.Array, shared: jax.Array | None, caption: Caption | None) -> Stream:
         """stream: with x [B, L, D]; c [B, condition], the activated condition; shared [B, 6 D] or None."""
         x, told = stream
         x = layers.pin(x, "batch")
@@ -59,6 +64,8 @@ class Block(nnx.Module):
             six = shared + self.modulation_table[...]
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = jnp.split(six, 6, -1)
         x = x + gate_1[:, None] * self.attention(layers.modulate(layers.layer_norm(x), shift_1, scale_1))
+        if self.cross_attention is not None and caption is not None:
+            x = x + self.cross_attention(layers.layer_norm(x), *caption)
         modulated = layers.modulate(layers.layer_norm(x), shift_2, scale_2)
         if self.feed_forward is not None:
             return x + gate_2[:, None] * self.feed_forward(modulated), told
@@ -68,10 +75,11 @@ class Block(nnx.Module):
 
 
 class MicroDiT(nnx.Module):
-    """A denoiser: (x [B, H, W, C], t [B], label [B]) -> prediction [B, H, W, C].
+    """A denoiser: (x [B, H, W, C], t [B], label [B], text [B, S]) -> prediction [B, H, W, C].
 
     shape: (H, W, C) of an image; H and W are multiples of `patch`
-    classes: of the label; 0 for a model without a condition
+    classes: of the label; 0 for a model without one
+    text_vocabulary, text_length: of captions; 0 for a model without
     needs_jvp: the model will be differentiated in forward mode
     The other keywords are described in `tinygen.keys.MODELS`.
     """
@@ -79,10 +87,10 @@ class MicroDiT(nnx.Module):
     SHARDING = (*Experts.SHARDING, *Attention.SHARDING, *SwiGLU.SHARDING)
 
     def __init__(
-        self, *, shape: Sequence[int], classes: int, patch: int, width: int, depth: int, heads: int, mlp_ratio: float, mlp_multiple: int,
-        mlp_ratio_first: float, attention_first: float, mask: float, mixer_depth: int, mixer_width: int, experts: int, capacity: float,
-        adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str, scan: int,
-        rngs: nnx.Rngs,
+        self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, patch: int, width: int, depth: int,
+        heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float, mixer_depth: int,
+        mixer_width: int, experts: int, capacity: float, text_depth: int, text_width: int, adaln: str, qk_norm: bool, time_scale: float,
+        precision: str, attention: str, needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
         for key, value in dict(**sizes, time_scale=time_scale).items():
@@ -97,10 +105,10 @@ class MicroDiT(nnx.Module):
         H, W, C = shape
         self.num = masking.num_kept(H // patch * W // patch, mask)
         mixture.check(experts, capacity, self.num)
-        common: dict[str, Any] = dict(
-            capacity=capacity, qk_norm=qk_norm, own=adaln == "block", precision=precision, attention=attention, needs_jvp=needs_jvp,
-            rngs=rngs,
-        )  # fmt: skip
+        text = (text_width or width) if text_vocabulary else 0
+        self._check_text(text_depth, text, width // heads)
+        kind: dict[str, Any] = dict(qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        common: dict[str, Any] = dict(text=text, capacity=capacity, own=adaln == "block", **kind)
 
         def hidden(width: int, ratio: float) -> int:
             return layers.swiglu_hidden(width, ratio, mlp_multiple)
@@ -133,6 +141,9 @@ class MicroDiT(nnx.Module):
         )  # fmt: skip
         self.mixer_modulation = shared(6 * mixer) if mixer_depth else None
         self.project = Linear(mixer, width, precision=precision, rngs=rngs) if mixer_depth else None
+        reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, width=text, depth=text_depth, heads=text // size)
+        self.text = TextEncoder(**reading, hidden=hidden(text, mlp_ratio), **kind) if text else None
+        self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
 
     def __call__(
@@ -144,7 +155,8 @@ class MicroDiT(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Output:
-        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B] and `keep` bool [B], False for the model's null condition.
+        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B], `text` int32 [B, S] (or what `encode` makes of it) and `keep`
+        bool [B], False for the model's null condition.
 
         rngs: where the choice of patches to drop comes from, in training; without, none is dropped
         """
@@ -154,16 +166,18 @@ class MicroDiT(nnx.Module):
         tokens = self.embed(layers.patchify(x, self.patch))
         tokens = tokens + layers.sincos_2d(H // self.patch, W // self.patch, tokens.shape[-1])
         B, L, _ = tokens.shape
-        c = jax.nn.silu(self.time(t) + self._condition(cond or {}, B))
+        cond = self.encode(cond or {}, B)
+        caption = (cond["caption"], cond["caption_mask"]) if self.text is not None else None
+        c = jax.nn.silu(self.time(t) + self._condition(cond, B))
         if self.project is not None:
             modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
-            tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, remat=self.remat, scan=0)
+            tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, caption, remat=self.remat, scan=0)
         kept = None if rngs is None or self.num == L else masking.choose(rngs.mask(), B, L, self.num)
         tokens = tokens if kept is None else kept.of(tokens)
         tokens = tokens if self.project is None else self.project(tokens)
         shared = None if self.modulation is None else self.modulation(c)
         told = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
-        tokens, told = stack.through(self.blocks, (tokens, told), c, shared, remat=self.remat, scan=self.scan)
+        tokens, told = stack.through(self.blocks, (tokens, told), c, shared, caption, remat=self.remat, scan=self.scan)
         shift, scale = jnp.split(self.final_modulation(c), 2, -1)
         patches = self.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
         stats = {name: value / self.mixtures for name, value in told.items()}
@@ -175,15 +189,30 @@ class MicroDiT(nnx.Module):
             stats=stats,
         )
 
+    def encode(self, cond: Mapping[str, jax.Array], batch: int) -> Mapping[str, jax.Array]:
+        """The conditions with `text` read, which depends on neither x nor t: for a sample that takes many evaluations.
+
+        `caption` [B, S, C] and `caption_mask` bool [B, S] take its place.
+        """
+        if self.text is None or "caption" in cond:
+            return cond
+        caption, there = self.text(cond["text"], cond.get("keep")) if "text" in cond else self.text.without(batch, 1)
+        return {**{name: value for name, value in cond.items() if name != "text"}, "caption": caption, "caption_mask": there}
+
     def _condition(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
-        """The pooled condition [B, D]; zero for a model without one."""
+        """The pooled conditions [B, D]; zero for a model without any."""
+        words = jnp.zeros(()) if self.caption is None else self.caption(pooled(cond["caption"], cond["caption_mask"]))
+        return words + self._labelled(cond, batch)
+
+    def _labelled(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
+        """That of the label."""
         if self.label is None or self.null is None or self.condition is None:
             return jnp.zeros(())
         null = jnp.broadcast_to(self.null[...], (batch, self.null.shape[0]))
         if "label" not in cond:
             return self.condition(null)
-        pooled = self.label(cond["label"])
-        return self.condition(jnp.where(cond["keep"][:, None], pooled, null) if "keep" in cond else pooled)
+        label = self.label(cond["label"])
+        return self.condition(jnp.where(cond["keep"][:, None], label, null) if "keep" in cond else label)
 
     @staticmethod
     def _check(shape: Sequence[int], patch: int, width: int, heads: int, adaln: str) -> None:
@@ -206,6 +235,13 @@ class MicroDiT(nnx.Module):
             raise UserError(f"config.model.mixer_width={width} must be a multiple of 4 and of a head's size, width / heads = {head_size}")
         if given and not depth:
             raise UserError(f"config.model.mixer_width={given} is of no use without blocks: give config.model.mixer_depth")
+
+    @staticmethod
+    def _check_text(depth: int, width: int, head_size: int) -> None:
+        if width and depth < 1:
+            raise UserError(f"config.model.text_depth={depth}: captions are read by one block at least")
+        if width < 0 or width % head_size:
+            raise UserError(f"config.model.text_width={width} must be a multiple of a head's size, width / heads = {head_size}")
 
 
 def scaled(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:

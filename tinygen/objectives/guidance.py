@@ -14,7 +14,7 @@ from tinygen.groups import in_groups
 from tinygen.media import Media
 from tinygen.objectives import samplers
 
-CONDITIONS = ("label", "text", "text_mask", "embed", "embed_mask")
+CONDITIONS = ("label", "text")
 MAX_NFE = 10_000
 
 Cond = Mapping[str, jax.Array]
@@ -70,6 +70,8 @@ def guided(model: Any, batch: int, cond: Cond | None, negative: Cond | None, wei
         dropped = {**negative, "keep": jnp.ones(B, bool)}
     acts = bool(cond) and weight != 1
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), kept, dropped) if acts else {}
+    if hasattr(model, "encode"):  # what depends on the conditions alone is computed once for all evaluations
+        kept, both = model.encode(kept if cond else {}, B), model.encode(both, 2 * B)
 
     def plain(x: jax.Array, t: jax.Array) -> jax.Array:
         return model(x, jnp.broadcast_to(t, (B,)), cond=kept if cond else {}).pred

@@ -1,0 +1,95 @@
+"""Captions as a condition: any source of captioned examples, with their tokens in its batches."""
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from rich.progress import track
+
+from tinygen.data.base import DataSource, Examples
+from tinygen.data.codec import Batch, Field
+from tinygen.data.tokenizers import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
+from tinygen.errors import UserError, unknown
+
+METHODS = ("bytes", "bpe")
+BLOCK = 1024  # captions that are read at once
+MANY = 20_000  # captions from which on reading them shows its progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """Examples with further arrays beside them, a row an example."""
+
+    examples: Examples
+    arrays: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        return {**self.examples.take(indices), **{name: rows[indices].astype(np.int32) for name, rows in self.arrays.items()}}
+
+    def captions(self, indices: np.ndarray) -> list[str]:
+        return self.examples.captions(indices)
+
+
+def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int) -> DataSource:
+    """The source with `text`, int32 [length], in its batches; 0 is padding, and an example without a caption has nothing else.
+
+    A BPE is trained on the captions of the training split. The fingerprint covers the captions.
+
+    Args: as explained in `tinygen.keys.SCHEMA`, section text.
+
+    Raises UserError for an option that is wrong, and where no training example has a caption.
+    """
+    if tokens not in METHODS:
+        raise unknown("config.text.tokens", tokens, ("", *METHODS))
+    if not 1 <= length <= LONGEST:
+        raise UserError(f"config.text.length={length} must lie in 1 to {LONGEST:,} (tokens of a caption)")
+    if tokens == "bpe" and not 1 + BYTES < vocabulary <= 1 + BYTES + MOST_MERGES:
+        raise UserError(
+            f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
+        )
+    captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
+    total, captioned = len(captions["train"]), sum(map(bool, captions["train"]))
+    if not captioned:
+        raise UserError(
+            "config.text.tokens: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a "
+            'Text feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
+        )
+    text = Text(length=length, merges=trained_merges(captions["train"], vocabulary - 1) if tokens == "bpe" else ())
+    text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
+    digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
+    splits: dict[str, Examples] = {}
+    said = [*source.about(), f"captions for {captioned:,} of {total:,} training images, as {text.vocabulary - 1:,} tokens ({tokens})"]
+    for split, words in captions.items():
+        rows, cut = text.rows(words)
+        if cut:
+            longest = max(len(text.tokens(each)) for each in words)
+            said.append(
+                f"config.text.length={length}: {cut:,} captions of {split} have more tokens, up to {longest}; their ends are cut off"
+            )
+        digest.update("\0".join([split, *words]).encode("utf-8", "surrogateescape"))
+        splits[split] = Beside(source.splits[split], {"text": rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16)})
+    spec = {**source.codec.spec, "text": Field(shape=(length,), dtype="int32", low=0, high=text.vocabulary - 1)}
+    return dataclasses.replace(
+        source,
+        codec=dataclasses.replace(source.codec, spec=spec, text=text),
+        splits=splits,
+        fingerprint=digest.hexdigest()[:16],
+        summary=tuple(said),
+    )
+
+
+def _read(split: str, examples: Examples) -> Iterator[str]:
+    starts = range(0, len(examples), BLOCK)
+    for start in track(starts, f"reading captions of {split}", transient=True, disable=len(examples) < MANY):
+        yield from map(normal, examples.captions(np.arange(start, min(start + BLOCK, len(examples)))))
+
+
+def _examples(text: Text, captions: list[str]) -> tuple[str, ...]:
+    """The first few captions that are there, differ and are read whole."""
+    whole = (each for each in dict.fromkeys(captions) if 0 < len(text.tokens(each)) <= text.length and len(each) <= LONGEST_EXAMPLE)
+    return tuple(itertools.islice(whole, MOST_EXAMPLES))

@@ -1,0 +1,114 @@
+"""Captions and prompts as numbers: bytes, or a byte-level BPE (Sennrich et al. 2016) that was trained on the captions themselves.
+
+0 is padding, 1 to 256 are the bytes, what follows are the merges in their order: whatever is written has tokens, and no token is unknown.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygen.errors import UserError
+
+BYTES = 256
+LONGEST, MOST_MERGES, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 2**17, 64, 4000
+PAIRED = 2  # a pair of tokens that occurs less often becomes none of its own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text:
+    """How words become a condition; it is stored with the run.
+
+    length: tokens that the model reads, padding included
+    merges: of the BPE, pairs of token names as byte-level BPE writes them; none: every byte is a token
+    examples: prompts for whoever names none, captions of held-out examples
+    """
+
+    length: int
+    merges: tuple[tuple[str, str], ...] = ()
+    examples: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.length, int) or not 1 <= self.length <= LONGEST:
+            raise UserError(f"a caption has 1 to {LONGEST:,} tokens, not {str(self.length)[:40]}")
+        if len(self.merges) > MOST_MERGES or len(self.examples) > MOST_EXAMPLES:
+            raise UserError(f"there are at most {MOST_MERGES:,} merges of tokens, and {MOST_EXAMPLES} examples of prompts")
+        words = [*self.examples, *(part for pair in self.merges for part in pair)]
+        if not all(isinstance(word, str) and len(word) <= LONGEST_EXAMPLE for word in words) or {2} < {len(pair) for pair in self.merges}:
+            raise UserError(f"merges are pairs of words and examples are words, of at most {LONGEST_EXAMPLE:,} characters")
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens at most, padding included."""
+        return 1 + BYTES + len(self.merges)
+
+    def tokens(self, words: str) -> list[int]:
+        """All tokens of a caption or a prompt, however many they are; none of an empty one."""
+        encoded = normal(words).encode("utf-8", "replace")
+        if not self.merges:
+            return [1 + byte for byte in encoded]
+        return [1 + number for number in _tokenizer(self.merges).encode(encoded.decode()).ids]
+
+    def rows(self, captions: Sequence[str]) -> tuple[np.ndarray, int]:
+        """(int32 [N, length], padded with 0; how many were longer, so that their ends are cut off)."""
+        out, cut = np.zeros((len(captions), self.length), np.int32), 0
+        for row, caption in zip(out, captions, strict=True):
+            tokens = self.tokens(caption)
+            row[: len(tokens)] = tokens[: self.length]
+            cut += len(tokens) > self.length
+        return out, cut
+
+    def prompts(self, words: Sequence[str]) -> np.ndarray:
+        """int32 [N, length]. Raises UserError for a prompt that is empty or longer than the model reads."""
+        for prompt in words:
+            num = len(self.tokens(prompt))
+            shown = f"{prompt[:60]!r}{'...' * (len(prompt) > 60)}"
+            if not num:
+                raise UserError(f"the prompt {shown} is empty: say what to draw")
+            if num > self.length:
+                raise UserError(f"the prompt {shown} has {num} tokens, and this model reads {self.length}: shorten it")
+        return self.rows(words)[0]
+
+
+def normal(words: str) -> str:
+    """Without line breaks, double spaces and spaces at the ends."""
+    return " ".join(words.split())
+
+
+def trained_merges(captions: Iterable[str], vocabulary: int) -> tuple[tuple[str, str], ...]:
+    """The merges of a byte-level BPE of at most `vocabulary` tokens, bytes included; fewer where the captions have no more pairs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, min_frequency=PAIRED, initial_alphabet=_alphabet(), show_progress=False, special_tokens=[]
+    )
+    tokenizer.train_from_iterator(map(normal, captions), trainer)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return tuple((first, second) for first, second in (merge.split(" ") if isinstance(merge, str) else merge for merge in merges))
+
+
+def _alphabet() -> list[str]:
+    """The names of the 256 bytes, in a fixed order."""
+    from tokenizers import pre_tokenizers
+
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+@functools.cache
+def _tokenizer(merges: tuple[tuple[str, str], ...]) -> Any:
+    """Raises UserError for merges of what is no token yet."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {name: number for number, name in enumerate(_alphabet())}
+    for first, second in merges:
+        if first not in vocabulary or second not in vocabulary:
+            raise UserError(f"the merge of {first[:40]!r} and {second[:40]!r} is none: one of them is no token")
+        vocabulary.setdefault(first + second, len(vocabulary))  # two merges may come to the same
+    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer

@@ -1,0 +1,73 @@
+"""A small transformer that reads captions: what image models are told by words. It is trained with the model that it serves."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.models.attention import Attention
+from tinygen.models.layers import Embedding, RMSNorm, SwiGLU, pin
+
+
+class TextBlock(nnx.Module):
+    """x += attention(norm x); x += feed-forward(norm x): all tokens see all that are there."""
+
+    def __init__(
+        self, width: int, heads: int, hidden: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs
+    ):  # fmt: skip
+        self.attention = Attention(
+            width, heads, width // heads, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
+        )
+        self.feed_forward = SwiGLU(width, hidden, precision=precision, rngs=rngs)
+        self.attention_norm, self.feed_forward_norm = RMSNorm(width), RMSNorm(width)
+
+    def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:  # [B, S, D], bool [B, S] -> [B, S, D]
+        x = pin(x, "batch", ...)
+        x = x + self.attention(self.attention_norm(x), mask=there)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class TextEncoder(nnx.Module):
+    """Tokens int32 [B, S], 0 for padding -> (features [B, S, D], bool [B, S] where there is a token).
+
+    Padding changes nothing of the others' features. Where an example is to go without its caption, or has none, its one token is the
+    learned null.
+    """
+
+    SHARDING = (*Attention.SHARDING, *SwiGLU.SHARDING)
+
+    def __init__(
+        self, *, vocabulary: int, length: int, width: int, depth: int, heads: int, hidden: int, qk_norm: bool, precision: str,
+        attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+    ):  # fmt: skip
+        self.embedding = Embedding(vocabulary, width, rngs=rngs)
+        self.positions = Embedding(length, width, rngs=rngs)
+        self.blocks = nnx.List(
+            [
+                TextBlock(
+                    width, heads, hidden, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
+                )
+                for _ in range(depth)
+            ]
+        )  # fmt: skip
+        self.norm = RMSNorm(width)
+        self.null = nnx.Param(jax.random.normal(rngs.params(), (width,)))  # of the size of what the norm gives
+
+    def __call__(self, tokens: jax.Array, keep: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+        """keep: bool [B], False for the null"""
+        there = tokens > 0
+        x = self.embedding(tokens) + self.positions(jnp.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x, there)
+        told = jnp.any(there, 1) if keep is None else jnp.any(there, 1) & keep
+        null, alone = self.without(*tokens.shape)
+        return jnp.where(told[:, None, None], self.norm(x), null), jnp.where(told[:, None], there, alone)
+
+    def without(self, batch: int, length: int) -> tuple[jax.Array, jax.Array]:
+        """The same for examples without a caption: the null and nothing else."""
+        null = jnp.broadcast_to(self.null[...], (batch, length, self.null.shape[0]))
+        return null, jnp.broadcast_to(jnp.arange(length) == 0, (batch, length))
+
+
+def pooled(features: jax.Array, there: jax.Array) -> jax.Array:
+    """[B, S, D] -> [B, D], the mean over the tokens that are there."""
+    return jnp.sum(features * there[..., None], 1) / jnp.maximum(jnp.sum(there, 1, keepdims=True), 1)
