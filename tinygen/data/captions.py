@@ -35,12 +35,13 @@ class Beside:
         return self.examples.captions(indices)
 
 
-def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int) -> DataSource:
+def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, known: Text | None = None) -> DataSource:
     """The source with `text`, int32 [length], in its batches; 0 is padding, and an example without a caption has nothing else.
 
     A BPE is trained on the captions of the training split. The fingerprint covers the captions.
 
     Args: as explained in `tinygen.keys.SCHEMA`, section text.
+      known: how a run has read its captions so far; what its model has learnt is what these tokens mean.
 
     Raises UserError for an option that is wrong, and where no training example has a caption.
     """
@@ -59,7 +60,8 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int) 
             "config.text.tokens: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a "
             'Text feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
         )
-    text = Text(length=length, merges=trained_merges(captions["train"], vocabulary - 1) if tokens == "bpe" else ())
+    merges = () if tokens == "bytes" else known.merges if known and known.merges else trained_merges(captions["train"], vocabulary - 1)
+    text = Text(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
     splits: dict[str, Examples] = {}

@@ -37,7 +37,9 @@ class Text:
         if len(self.merges) > MOST_MERGES or len(self.examples) > MOST_EXAMPLES:
             raise UserError(f"there are at most {MOST_MERGES:,} merges of tokens, and {MOST_EXAMPLES} examples of prompts")
         words = [*self.examples, *(part for pair in self.merges for part in pair)]
-        if not all(isinstance(word, str) and len(word) <= LONGEST_EXAMPLE for word in words) or {2} < {len(pair) for pair in self.merges}:
+        if not all(isinstance(word, str) and len(word) <= LONGEST_EXAMPLE for word in words) or not {len(pair) for pair in self.merges} <= {
+            2
+        }:
             raise UserError(f"merges are pairs of words and examples are words, of at most {LONGEST_EXAMPLE:,} characters")
 
     @property
