@@ -14,6 +14,7 @@ from tinygen import optim
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
+from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
 from tinygen.models.classifier import Classifier
@@ -64,12 +65,13 @@ class Parts:
     layout: Layout
 
 
-def data_source(config: Config) -> DataSource:
+def data_source(config: Config, text: Text | None = None) -> DataSource:
+    """text: how captions have been read so far, where a model has learnt from them"""
     source = _made(datasets(), "data", config, {})
     if config.text.tokens:
         from tinygen.data.captions import captioned
 
-        source = captioned(source, tokens=config.text.tokens, length=config.text.length, vocabulary=config.text.vocabulary)
+        source = captioned(source, known=text, **config.text)
     return source.overfitting(config.data.overfit)
 
 

@@ -91,13 +91,14 @@ def main(
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
     plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
-    own = functools.cache(functools.partial(_data_of, config))
+    own = functools.cache(functools.partial(_data_of, config, saved.codec))
     found = references.find(ref or "train", network, own)
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
     using = extractor(network(), parts.layout)
     task = Task(using, wanted, _reference(found, using, wanted), saved.workdir / "eval.jsonl")
-    labelled = found.examples if found.labels == saved.codec.labels else None  # another data set's labels mean something else
+    known = (saved.codec.labels, saved.codec.text)
+    labelled = found.examples if found.known == known else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), {name: rows.tolist() for name, rows in cond.items()}
     tree = sample.load(saved, parts, ema=ema)
@@ -127,13 +128,13 @@ def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[schem
     config = sample.configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     count = getattr(parts.objective, "evaluations", None)
-    return config, parts, count(conditional=bool(saved.codec.labels)) if count else None
+    return config, parts, count(conditional=saved.codec.conditional) if count else None
 
 
 def guidance(config: schema.Config, codec: Codec) -> dict[str, Any]:
     """The settings of guidance as far as they act: those that do not decide a score may not tell two apart."""
     scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
-    acts = bool(codec.labels) and scale != 1
+    acts = codec.conditional and scale != 1
     return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
 
 
@@ -170,9 +171,9 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
         logging.warning("%s", problem)
 
 
-def _data_of(config: schema.Config) -> DataSource:
+def _data_of(config: schema.Config, codec: Codec) -> DataSource:
     with processes.lead_first("data"):
-        source = build.data_source(config)
+        source = build.data_source(config, codec.text)
     processes.agree("the data", source.fingerprint)
     return source
 

@@ -20,6 +20,8 @@ from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge, split
 
+Conditions = Mapping[str, jax.Array]
+
 BATCH = 64  # samples drawn together unless told otherwise
 # Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
 EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
@@ -120,7 +122,6 @@ def drawn(
 def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
     """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples."""
     root = stream(seed, "sample")
-    Conditions = Mapping[str, jax.Array]
 
     def sample(params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None) -> jax.Array:
         keys = parts.layout.pinned(example_keys(root, start, size))

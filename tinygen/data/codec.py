@@ -76,6 +76,11 @@ class Codec:
             facts |= {"length": self.spec["tokens"].shape[0], "vocabulary": int(self.spec["tokens"].high or 0) + 1}
         return facts
 
+    @property
+    def conditional(self) -> bool:
+        """Whether there is something to condition samples on."""
+        return bool(self.labels) or self.text is not None
+
     def conditions(self, num: int, labels: Sequence[str] | None = None, prompts: Sequence[str] | None = None) -> Batch:
         """The conditions of `num` samples: the given labels (numbers or names) in turn, or all of them in turn; prompts likewise, or
         those that the codec has for examples.

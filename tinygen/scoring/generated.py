@@ -42,19 +42,26 @@ def check_draws_pictures(parts: build.Parts, objective: str) -> None:
 def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) -> tuple[Batch, str]:
     """(the conditions of `num` samples, the rule that gave them, for a protocol).
 
-    labels: ["data"] = those of the reference's examples, so that both have them equally often | ["all"] = every label in turn
-        | labels in turn
+    labels: ["data"] = those of the reference's examples, captions likewise, so that both have them equally often | ["all"] = every
+        label in turn, or every prompt that the codec has for an example | labels in turn
     reference: the examples of the reference, where they are a split of the data
     """
-    if not codec.labels:
+    named = "label" if codec.labels else "prompt"
+    if not codec.conditional:
         return codec.conditions(num, None if list(labels) in (["data"], ["all"]) else labels), "none"
     if list(labels) == ["all"]:
-        return codec.conditions(num), "every label in turn"
+        return codec.conditions(num), f"every {named} in turn"
     if list(labels) != ["data"]:
         return codec.conditions(num, labels), ", ".join(codec.labels[codec.label(name)] for name in labels)
     if reference is None:
-        raise UserError("--labels=data: the reference has no labels of this model's data; give --labels=all, or names")
+        raise UserError(f"--labels=data: the reference has no {named}s of this model's data; give --labels=all, or names")
     order = np.random.default_rng(0).permutation(len(reference))[:num]  # they may lie class by class
-    blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]  # whole examples: not all at once
-    present = np.concatenate([reference.take(block)["label"] for block in blocks])
-    return {"label": np.resize(present, num)}, "as the reference's"
+    names = [name for name in ("label", "text") if name in codec.spec]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for first in range(0, len(order), BLOCK):  # whole examples: not all at once
+        block = reference.take(order[first : first + BLOCK])
+        for name in names:
+            parts[name].append(block[name])
+    present = {name: np.concatenate(rows) for name, rows in parts.items()}
+    repeated = np.resize(np.arange(len(order)), num)
+    return {name: rows[repeated] for name, rows in present.items()}, "as the reference's"

@@ -11,6 +11,7 @@ import numpy as np
 from tinygen import build
 from tinygen import config as schema
 from tinygen.data.base import DataSource, Examples
+from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 from tinygen.keys import DATASETS
 from tinygen.scores.network import Network
@@ -26,13 +27,13 @@ class Found(NamedTuple):
     """What a reference's name means: `statistics`, or `pictures` whose features are yet to be taken, or both.
 
     examples: those behind the pictures, where they are a split of a data set
-    labels: the names of their labels
+    known: the names of their labels, and how their captions are read
     """
 
     statistics: Side | None
     pictures: Pictures | None
     examples: Examples | None
-    labels: tuple[str, ...] = ()
+    known: tuple[tuple[str, ...], Text | None] = ((), None)
 
 
 def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:
@@ -67,7 +68,7 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
 
 
 def _of_source(source: DataSource, split: str, name: str) -> Found:
-    return Found(None, of_split(source, split, name), source.splits[split], source.codec.labels)
+    return Found(None, of_split(source, split, name), source.splits[split], (source.codec.labels, source.codec.text))
 
 
 def holds_statistics(path: str, option: str) -> bool:

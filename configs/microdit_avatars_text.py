@@ -1,0 +1,33 @@
+"""Drawn faces, 32x32, from words: captions are read by a small transformer that is trained with the model.
+
+    tinygen train --config=configs/microdit_avatars_text.py
+    tinygen sample --ckpt=runs/microdit_avatars_text --prompt="a smiling person with tan skin and a blue bob, on a yellow background"
+    tinygen train --config=configs/microdit_avatars_text.py --config.data.name=folder --config.data.path=photos --workdir=runs/photos
+
+A caption of your own images stands in img.txt beside img.png, or in a metadata.jsonl.
+"""
+
+from tinygen.config import Config, base, vary
+
+
+def get_config(variant: str = "") -> Config:
+    config = base(
+        data=dict(name="tfds", dataset="avatars/micah-20000", size=32, label=""),
+        text=dict(tokens="bpe", length=40, vocabulary=512),
+        batch_size=32,
+        model=dict(name="microdit", patch=4, width=192, depth=6, heads=3, text_depth=2, text_width=128),
+        objective=dict(name="flow", guidance=3.0),
+        optim=dict(lr=1e-3, warmup=200),
+        ema=dict(decay=0.999),
+        train=dict(steps=6000, preview_every=1000, eval_every=1000, eval_num=512, checkpoint_every=1000),
+    )
+    return vary(
+        config,
+        variant,
+        smoke=dict(
+            batch_size=16,
+            model=dict(width=32, depth=2, heads=2, text_depth=1, text_width=32),
+            objective=dict(nfe=8),
+            train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
+        ),
+    )
