@@ -22,6 +22,7 @@ from jax.extend.backend import get_backend
 from tinygen.errors import UserError, unknown
 from tinygen.models.layers import Linear, RMSNorm, pin
 from tinygen.models.products import narrow, product, wide
+from tinygen.models.rope import rotate
 
 METHODS = ("auto", "plain", "blockwise", "cudnn")
 LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
@@ -55,12 +56,17 @@ class Attention(nnx.Module):
         self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
         check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
 
-    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
+    def __call__(self, x: jax.Array, angles: jax.Array | None = None) -> jax.Array:
+        """[B, L, D] -> [B, L, D]. angles: [L, K/2] or [B, L, K/2], of the tokens' positions, by which every head's queries and keys of K
+        features are turned (see `rope`); None = they have none.
+        """
         B, L, _ = x.shape
         x = narrow(x, precision=self.precision)
         q, k, v = (narrow(layer(x), precision=self.precision).reshape(B, L, self.heads, -1) for layer in (self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
         mixed = attention(q, k, v, precision=self.precision, method=self.method, needs_jvp=self.needs_jvp)
         return self.out(mixed.reshape(B, L, -1))
 
