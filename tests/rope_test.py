@@ -160,7 +160,8 @@ def test_with_rope_nothing_is_added_to_the_patches():
 
 def test_with_rope_a_patch_is_told_how_far_the_others_are():
     graphdef, state = abstract(**(MASKED | dict(mask=0.0)))
-    run = jax.jit(lambda x, state=drawn(state): nnx.merge(graphdef, state)(x, T, cond={}).pred)
+    state = drawn(state)
+    run = jax.jit(lambda x: nnx.merge(graphdef, state)(x, T, cond={}).pred)
     x = normal(4, 8, 8, 3).astype(np.float32)
     for axis in (1, 2):
         assert np.abs(run(np.roll(x, 2, axis)) - np.roll(run(x), 2, axis)).max() > 1e-2

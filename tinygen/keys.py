@@ -106,7 +106,7 @@ MODELS: dict[str, dict[str, Any]] = {
         mlp_ratio_first=0.0,  # of the first block, from which ratios rise in a straight line to mlp_ratio in the last; 0 = all have that
         attention_first=1.0,  # share of the heads that the first block has, likewise
         mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
-        mask=stage(0.0),  # share of an image's patches that blocks do not see in training, nor the loss; 0 = they see all. Never in sampling
+        mask=stage(0.0),  # share of an image's patches that blocks do not see in training, nor the loss; 0 = they see all. None in sampling
         mixer_depth=0,  # blocks before that, which see all patches
         mixer_width=0,  # features a token there; a multiple of width / heads; 0 = width
         experts=0,  # feed-forwards of every second block, which choose their patches; 0 = one that takes all
