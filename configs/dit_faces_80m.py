@@ -8,6 +8,12 @@
     tinygen train --config=configs/dit_faces_80m.py:folder --config.data.path=photos   # your own
     tinygen train --config=configs/dit_faces_80m.py:deep+celeb_a                       # variants add up
 
+In stages, small and masked first; each begins from the averaged weights of the one before:
+
+    tinygen train --config=configs/dit_faces_80m.py:masked+small                       # 32x32, a quarter of 64 patches
+    tinygen train --config=configs/dit_faces_80m.py:masked+grown --config.init.ckpt=runs/dit_faces_80m-masked+small            # 64x64
+    tinygen train --config=configs/dit_faces_80m.py:grown+unmasked --config.init.ckpt=runs/dit_faces_80m-masked+grown          # all patches
+
 80M parameters. 6.9 TFLOPs a step of 64 faces and, beside 1.2 GiB of state, some 18 GiB for the step (train --describe): for a GPU
 or a TPU slice. On a CPU --config.batch_size=8 and a preview of a few faces show that it runs, at 6 to 11 s a step on two cores.
 
@@ -25,6 +31,7 @@ width W, depth N and F hidden features (a multiple of 128, for the TPU's tiles):
                                                      80.0M                        79.3M
 
 The mixtures of `moe` hold 201M in all: a patch meets one of eight experts on average, and so 80M. The mixer of `masked` adds 10M.
+`grown` has 16x16 patches where `small` had 8x8: their positions are interpolated to the same span of 8.
 
 The optimizer is the first author's: AdamW, 3e-4 falling in a straight line to 1e-5 over 5,000 steps, then constant; the
 gradient clipped at 1.
@@ -34,9 +41,11 @@ from tinygen.config import Config, base, vary
 
 
 def get_config(variant: str = "") -> Config:
-    drawn = not {"celeb_a", "folder"} & set(variant.split("+"))
+    names = set(variant.split("+"))
+    drawn = not {"celeb_a", "folder"} & names
+    size = 32 if "small" in names else 64
     config = base(
-        data=dict(name="avatars"),
+        data=dict(name="avatars", size=size),
         batch_size=64,
         model=dict(name="microdit", patch=4, width=1152, depth=6, heads=16, mlp_ratio=2.15, mlp_multiple=128, adaln="shared"),
         objective=dict(name="flow", guidance=2.0),
@@ -51,12 +60,15 @@ def get_config(variant: str = "") -> Config:
         deep=dict(model=dict(width=512, depth=16, heads=8, mlp_ratio=7.1)),
         moe=dict(model=dict(experts=8, capacity=1.0)),
         masked=dict(model=dict(mask=0.75, mixer_depth=2, mixer_width=576)),
-        celeb_a=dict(data=dict(name="celeb_a")),
-        folder=dict(data=dict(name="folder")),
+        small=dict(),
+        grown=dict(model=dict(position_grid=8), optim=dict(lr=1e-4), train=dict(steps=10_000)),
+        unmasked=dict(model=dict(mask=0.0, mixer_depth=2, mixer_width=576), optim=dict(lr=1e-4), train=dict(steps=4_000)),
+        celeb_a=dict(data=dict(name="celeb_a", size=size)),
+        folder=dict(data=dict(name="folder", size=size)),
         smoke=dict(
             data=dict(num=240) if drawn else {},
             batch_size=8,
-            model=dict(patch=16, width=64, depth=2, heads=2, mlp_ratio=2.0, mlp_multiple=64),
+            model=dict(patch=16, width=64, depth=2, heads=2, mlp_ratio=2.0, mlp_multiple=64, position_grid=2 if "grown" in names else 0),
             objective=dict(nfe=8),
             train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=12, checkpoint_every=10),
         ),

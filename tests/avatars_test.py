@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen.data import avatars, avatars_builder
+from tinygen.data import avatars, avatars_builder, tfds
 from tinygen.data.avatar_styles import STYLES
 from tinygen.errors import UserError
 
@@ -131,6 +131,18 @@ def test_what_was_drawn_is_drawn_no_more(built, no_packages):
     builder = avatars_builder.builder("micah", NUM, built)
     builder.download_and_prepare()
     assert len(builder.as_data_source("train")) == NUM - 1
+
+
+def test_faces_are_made_smaller_on_reading_and_at_their_own_size_are_the_data_that_they_were(built):
+    def read(size):
+        return tfds.avatars(style="micah", num=NUM, size=size, label="hair_color", flip=False, data_dir=built)
+
+    small, whole = read(32), read(64)
+    first, large = (source.splits["train"].take(np.array([0]))["x"] for source in (small, whole))
+    assert (first.shape, large.shape) == ((1, 32, 32, 3), (1, 64, 64, 3))
+    assert small.codec.spec["x"].shape == (32, 32, 3)
+    assert np.abs(first - large.reshape(1, 32, 2, 32, 2, 3).mean((2, 4))).mean() < 0.05  # the same picture; Lanczos overshoots at edges
+    assert whole.fingerprint == "8f92bf5a4c832b7d" != small.fingerprint  # as of the first release: whoever trains on it goes on
 
 
 def test_tfds_knows_the_styles_by_name(built):

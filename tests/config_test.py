@@ -81,7 +81,7 @@ def test_the_configuration_is_locked():
 def test_the_defaults_are_complete_and_no_mark_is_left_on_them():
     flat = config.flatten(config.base())
     assert {"seed", "optim.lr", "mesh.fsdp", "data.label", "model.width", "objective.nfe"} <= flat.keys()
-    assert not any(isinstance(value, keys.resume) for value in flat.values())
+    assert not any(isinstance(value, keys.resume | keys.stage) for value in flat.values())
     assert flat["objective.guidance_interval"] == (0.0, 1.0)
 
 
@@ -128,6 +128,19 @@ def test_other_keys_may_not_change_on_resume(key):
     made = config.base()
     assert key in config.flatten(made)
     assert not config.may_change(key, made)
+
+
+@pytest.mark.parametrize(
+    ("key", "may"),
+    [
+        ("model.mask", True), ("model.position_grid", True), ("objective.cond_drop", True), ("objective.nfe", True),
+        ("model.heads", False), ("model.positions", False), ("model.name", False), ("objective.name", False),
+    ],
+)  # fmt: skip
+def test_keys_that_say_how_weights_are_trained_may_differ_from_those_of_the_run_they_come_from(key, may):
+    made = config.base()
+    assert key in config.flatten(made)
+    assert config.may_differ(key, made) == may
 
 
 def test_another_name_brings_the_other_rows_keywords_and_keeps_the_sections_own(monkeypatch):

@@ -11,9 +11,8 @@ import pytest
 from etils import epath
 from PIL import Image
 
-from tinygen import checkpoint, cli
+from tinygen import build, checkpoint, cli
 from tinygen import config as schema
-from tinygen.data.codec import Codec, Field
 
 RECIPE = """
 from tinygen.config import base, vary
@@ -93,6 +92,8 @@ def refused(capsys):
         ("model.patch=3", "config.model.patch=3"),
         ("model.heads=3", "config.model.heads=3"),
         ("model.depth=0", "config.model.depth=0"),
+        ("model.positions=ropee", "did you mean 'rope'?"),
+        ("model.position_grid=-1", "config.model.position_grid=-1"),
         ("model.adaln=layer", "config.model.adaln='layer'"),
         ("model.time_scale=nan", "config.model.time_scale=nan"),
         ("objective.nfe=3", "nfe=3 is too few"),
@@ -249,7 +250,7 @@ def test_a_data_set_that_cannot_be_prepared_is_named(refused, overrides, said):
 
 def test_weights_that_do_not_fit_are_named(refused, tmp_path):
     theirs = tmp_path / "theirs"
-    codec = Codec(kind="image", spec={"x": Field(shape=(8, 8, 1), dtype="float32", low=-1, high=1)})
+    codec = build.data_source(schema.load("mine.py")).codec
     with checkpoint.make_manager(epath.Path(theirs), keep=1, keep_every=0) as manager:
         checkpoint.save(manager, 3, {"ema": {"embed": {"kernel": np.zeros((2, 2), np.float32)}}}, schema.load("mine.py"), codec, {})
     message = refused(

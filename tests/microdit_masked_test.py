@@ -12,7 +12,7 @@ from small_microdit import abstract, drawn, make
 from tinygen.errors import UserError
 from tinygen.flops import flops
 from tinygen.flops import products as counted
-from tinygen.models import experts, layers
+from tinygen.models import experts, layers, rope
 from tinygen.models.microdit import scaled
 from tinygen.objectives.flow import mean_over
 
@@ -87,17 +87,19 @@ def test_no_gradient_comes_from_dropped_patches_and_one_comes_from_each_kept_one
     np.testing.assert_allclose(mean_over(jnp.square(pred - target), weight), expected, rtol=1e-5)
 
 
-def test_a_kept_patch_is_predicted_as_among_the_kept_ones_alone(images):
+@pytest.mark.parametrize("positions", ["sincos", "rope"])
+def test_a_kept_patch_is_predicted_as_among_the_kept_ones_alone(images, positions):
     """Without a mixer: the same patches at their positions, with nothing dropped, by a model that is given those alone."""
-    graphdef, state = abstract(**(WIDE | dict(mixer_depth=0, mixer_width=0)))
+    graphdef, state = abstract(**(WIDE | dict(mixer_depth=0, mixer_width=0, positions=positions)))
     state = drawn(state)
     model = nnx.merge(graphdef, state)
     out = jax.jit(lambda: nnx.merge(graphdef, state)(images, T, cond={}, rngs=nnx.Rngs(mask=1)))()
     kept = np.flatnonzero(patches(out.weight)[0, :, 0])
-    tokens = (model.embed(layers.patchify(jnp.asarray(images[:1]), 2)) + layers.sincos_2d(4, 4, 16))[:, kept]
+    added, angles = (layers.sincos_2d(4, 4, 16), None) if positions == "sincos" else (0, jnp.asarray(rope.angles(4, 4, 8)[kept]))
+    tokens = (model.embed(layers.patchify(jnp.asarray(images[:1]), 2)) + added)[:, kept]
     c = jax.nn.silu(model.time(jnp.asarray(T[:1])) + model._condition({}, 1))
     for block in model.blocks:
-        tokens, _ = block((tokens, {}), c, None)
+        tokens, _ = block((tokens, {}), c, None, angles)
     shift, scale = jnp.split(model.final_modulation(c), 2, -1)
     alone = model.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
     np.testing.assert_allclose(patches(out.pred)[0, kept], alone[0], **CLOSE)
@@ -163,6 +165,9 @@ def test_width_grows_from_the_first_block_to_the_last():
         (dict(mixer_width=8), "config.model.mixer_width=8 is of no use without blocks"),
         (dict(mixer_depth=1, mixer_width=12), "config.model.mixer_width=12 must be a multiple of 4 and of a head's size"),
         (dict(experts=8, capacity=1.0), "gives 8 experts less than a token each of the 6"),
+        (dict(positions="ropee"), "unknown config.model.positions 'ropee': did you mean 'rope'?"),
+        (dict(positions="rope", width=24, heads=4), "config.model.heads=4 have width / heads = 6 features, no multiple of 4"),
+        (dict(position_grid=-1), "config.model.position_grid=-1 must be 0"),
         (dict(attention_first=0.0), "config.model.attention_first=0.0 must lie above 0"),
         (dict(mlp_ratio_first=-1.0), "config.model.mlp_ratio_first=-1.0"),
     ],

@@ -236,6 +236,7 @@ def test_heads_that_do_not_split_over_the_tensor_axis_are_refused_although_the_w
     [
         (dict(width=32, heads=4, attention_first=0.75), "config.mesh.tensor=2 splits attention's heads, and a block has 3"),
         (dict(width=32, heads=4, mixer_depth=1, mixer_width=8), "config.mesh.tensor=2 splits attention's heads, and a block has 1"),
+        (dict(width=32, heads=4, mlp_multiple=1, mlp_ratio=1.25), "config.mesh.tensor=2 splits feed-forwards, and a block's has 27"),
         (dict(width=32, heads=4, experts=3), "config.model.experts=3 is not a multiple of config.mesh.tensor=2"),
     ],
 )

@@ -20,7 +20,7 @@ LEVELS = [
     {"commands"},
     {"describe", "report", "check"},
     {"train"},
-    {"loop", "preflight", "forecast"},
+    {"loop", "preflight", "stages", "forecast"},
     {"evaluate", "eval_fid"},
     {"scoring"},
     {"networks"},
@@ -37,7 +37,7 @@ LEVELS = [
     {"keys", "cluster", "models.products", "flops", "watchdog"},
     {"errors"},
 ]
-COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight"}
+COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight", "stages"}
 COMPOSE |= {"scoring.references", "scoring.during", "forecast"}
 SEE_A_CONFIG = {"cli", "commands", "describe", "check", "train", "eval_fid", "report.run", *COMPOSE}
 

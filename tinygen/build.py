@@ -19,6 +19,7 @@ from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
 from tinygen.models.classifier import Classifier
 from tinygen.models.experts import Experts
+from tinygen.models.layers import SwiGLU
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
@@ -155,7 +156,9 @@ def abstract_call(config: Config, parts: Parts) -> Call:
 
 
 def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
-    """Raises UserError for attention whose heads do not split evenly, though its products' width may well, and for experts that do not."""
+    """Raises UserError for attention whose heads do not split evenly, though its products' width may well, and for feed-forwards and
+    experts that do not.
+    """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Attention) and module.heads % tensor:
             heads = module.heads
@@ -163,6 +166,9 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
                 raise UserError(f"config.model.heads={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
             keys = "config.model.attention_first or config.model.mixer_width"
             raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
+        if isinstance(module, SwiGLU) and (hidden := module.gate.kernel.shape[1]) % tensor:
+            cure = f"config.model.mlp_multiple={config.model.mlp_multiple} must be a multiple of it"
+            raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
         if isinstance(module, Experts) and config.model.experts % tensor:
             num = config.model.experts
             raise UserError(f"config.model.experts={num} is not a multiple of config.mesh.tensor={tensor}, which splits them")

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from tinygen import cluster
 from tinygen.errors import UserError, unknown
-from tinygen.keys import CHOICES, SCHEMA, TABLES, resume
+from tinygen.keys import CHOICES, SCHEMA, TABLES, resume, stage
 
 SMALLEST, LARGEST = 1e-30, 1e30
 NEXT_TO_ONE = 1 - 2.0**-24  # the largest float32 below 1
@@ -157,10 +157,12 @@ def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 def may_change(key: str, config: Config) -> bool:
     """Whether a dotted key may change in an existing workdir: the [resume] keys."""
-    marked = {name for name, value in _entries(SCHEMA) if isinstance(value, resume)}
-    for section, table in TABLES.items():
-        marked |= {f"{section}.{name}" for name, value in _entries(table[config[section].name]) if isinstance(value, resume)}
-    return key in marked
+    return _marked(key, config, resume)
+
+
+def may_differ(key: str, config: Config) -> bool:
+    """Whether a dotted key of the model or the objective may be another than in the run whose weights this one begins from."""
+    return _marked(key, config, resume, stage)
 
 
 def to_json(config: Config) -> str:
@@ -198,9 +200,16 @@ def _entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
+def _marked(key: str, config: Config, *marks: type) -> bool:
+    found = {name for name, value in _entries(SCHEMA) if isinstance(value, marks)}
+    for section, table in TABLES.items():
+        found |= {f"{section}.{name}" for name, value in _entries(table[config[section].name]) if isinstance(value, marks)}
+    return key in found
+
+
 def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """`tree` with the resume marks taken off."""
-    plain = {key: value.default if isinstance(value, resume) else value for key, value in tree.items()}
+    """`tree` with the marks taken off."""
+    plain = {key: value.default if isinstance(value, resume | stage) else value for key, value in tree.items()}
     return {key: _defaults(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
 
 

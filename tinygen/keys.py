@@ -1,7 +1,8 @@
 """Every key of a configuration, once: its default, its unit or constraint, and whether it may change on resume.
 
 `data`, `model` and `objective` name a row of a table below; the row's keywords and their defaults join that section.
-Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused.
+Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused. Of the model's and
+the objective's keys, those too and the ones wrapped in `stage(...)` may differ from those of the run that `init.ckpt` names.
 """
 
 from typing import Any, NamedTuple
@@ -9,6 +10,12 @@ from typing import Any, NamedTuple
 
 class resume(NamedTuple):
     """Marks the default of a key that may change in an existing workdir."""
+
+    default: Any
+
+
+class stage(NamedTuple):
+    """Marks the default of a key that says how weights are trained, not what they mean: it may differ where they begin another run."""
 
     default: Any
 
@@ -33,8 +40,8 @@ SCHEMA: dict[str, Any] = dict(
     model=dict(name="microdit"),  # a row of MODELS
     objective=dict(name="flow"),  # a row of OBJECTIVES
     init=dict(  # what the first start begins from; a run that has a checkpoint of its own goes on from that
-        ckpt="",  # another run's workdir or checkpoint: its averaged weights, with fresh optimizer and step 0; "" = random weights
-        partial=False,  # take the arrays that fit by name, shape and dtype, where not all do
+        ckpt="",  # workdir or checkpoint of another run of this model: its averaged weights, a fresh optimizer, step 0; "" = random weights
+        partial=False,  # whatever model it is, take the arrays that fit by name, shape and dtype
     ),
     optim=dict(
         lr=1e-3,  # peak learning rate
@@ -104,11 +111,13 @@ MODELS: dict[str, dict[str, Any]] = {
         mlp_ratio_first=0.0,  # of the first block, from which ratios rise in a straight line to mlp_ratio in the last; 0 = all have that
         attention_first=1.0,  # share of the heads that the first block has, likewise
         mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
-        mask=0.0,  # share of an image's patches that the blocks do not see in training, nor the loss; 0 = they see all. Never in sampling
+        mask=stage(0.0),  # share of an image's patches that blocks do not see in training, nor the loss; 0 = they see all. None in sampling
         mixer_depth=0,  # blocks before that, which see all patches
         mixer_width=0,  # features a token there; a multiple of width / heads; 0 = width
         experts=0,  # feed-forwards of every second block, which choose their patches; 0 = one that takes all
         capacity=2.0,  # experts that a patch has on average
+        positions="sincos",  # sincos: added to the patches | rope: queries and keys are turned by rows and columns; width / heads is 4 x n
+        position_grid=stage(0),  # rows of patches that positions span, for more pixels than the first stage had; 0 = all that there are
         text_depth=2,  # blocks of self-attention over a caption, before all other blocks attend to it; where there are captions
         text_width=0,  # features of its tokens; a multiple of width / heads; 0 = width
         adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
@@ -118,22 +127,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": dict(
         hidden=1024,  # features of a hidden layer; a multiple of mesh.tensor
         depth=2,  # hidden layers
-        dropout=0.1,  # share of hidden features dropped in training
+        dropout=stage(0.1),  # share of hidden features dropped in training
     ),
     "classifier": dict(
         width=32,  # features of the first stage; each later stage has twice as many as the one before. A multiple of groups
         stages=3,  # each halves height and width
         depth=1,  # residual blocks a stage
         groups=8,  # of features that are normalised together
-        dropout=0.1,  # share of the last features that is put to zero in training
+        dropout=stage(0.1),  # share of the last features that is put to zero in training
     ),
 }
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "flow": dict(
-        t_mean=0.0,  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
-        t_std=1.0,
-        cond_drop=0.1,  # share of examples trained without their condition; guidance needs some
+        t_mean=stage(0.0),  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
+        t_std=stage(1.0),
+        cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
         sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
@@ -141,9 +150,9 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     ),
     "edm": dict(  # wants model.time_scale=1
         sigma_data=0.5,  # standard deviation of the data, as it is in a batch
-        p_mean=-1.2,  # ln σ = N(p_mean, p_std): -0.6 and 1.2 in MicroDiT's latents at 256x256
-        p_std=1.2,  # how far noise levels spread about exp(p_mean), a factor of e each
-        cond_drop=0.1,  # share of examples trained without their condition; guidance needs some
+        p_mean=stage(-1.2),  # ln σ = N(p_mean, p_std): -0.6 and 1.2 in MicroDiT's latents at 256x256
+        p_std=stage(1.2),  # how far noise levels spread about exp(p_mean), a factor of e each
+        cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
         sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in D_null + w (D_cond - D_null); 1 = off
@@ -153,10 +162,10 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         rho=resume(7.0),  # levels are even in σ^(1/rho): the larger, the more of them are small
     ),
     "regression": dict(
-        target_noise=0.0,  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation
+        target_noise=stage(0.0),  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation
     ),
     "classification": dict(
-        label_smoothing=0.0,  # share of the target that is spread over all classes evenly; never in evaluation
+        label_smoothing=stage(0.0),  # share of the target that is spread over all classes evenly; never in evaluation
     ),
 }
 
@@ -179,9 +188,10 @@ DATASETS: dict[str, dict[str, Any]] = {
         validation=0.05,  # share of the images held out, at least one; without effect where folders are the splits
         flip=False,  # mirror half of the training images, another half each epoch
     ),
-    "avatars": dict(  # drawn faces, 64x64 RGB: needs tinygen[avatars] to draw them, once
+    "avatars": dict(  # drawn faces, RGB: needs tinygen[avatars] to draw them, once
         style="micah",  # a row of tinygen.data.avatar_styles.STYLES
         num=20_000,  # faces, the held-out twentieth included
+        size=64,  # pixels a side; they are drawn at 64, and made smaller
         label="hair_color",  # the attribute to condition on, or ""
         flip=False,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets; "" = its own place, ~/tensorflow_datasets

@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime
+from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime, stages
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -54,11 +54,15 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
     check_writers(config.train.writers)
     checkpoint.check_store(folder)
-    if config.init.ckpt and not checkpoint.saved_steps(folder):
-        checkpoint.find(config.init.ckpt, option="config.init.ckpt")  # before data are prepared
+    begins = config.init.ckpt and not checkpoint.saved_steps(folder)
+    earlier = checkpoint.find(config.init.ckpt, option="config.init.ckpt") if begins else None
+    if earlier is not None:
+        stages.check_model(config, earlier)  # before data are prepared
     with processes.lead_first("data"):
         source = build.data_source(config)
     processes.agree("the data", source.fingerprint)
+    if earlier is not None:
+        stages.check_data(config, source.codec, earlier)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)

@@ -88,13 +88,13 @@ def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str) -> Da
     return source(_builder("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip)
 
 
-def avatars(*, style: str, num: int, label: str, flip: bool, data_dir: str) -> DataSource:
-    """Drawn faces, 64x64 RGB: see `tinygen.data.avatars`."""
+def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str) -> DataSource:
+    """Drawn faces, RGB: see `tinygen.data.avatars`."""
     from tinygen.data import avatars_builder  # brings TFDS
 
     with _quietly():
         builder = avatars_builder.builder(style, num, data_dir or None)
-    return source(builder, "train", "validation", "", label, 64, "crop", 3, flip)
+    return source(builder, "train", "validation", "", label, size, "crop", 3, flip)
 
 
 def source(builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool) -> DataSource:

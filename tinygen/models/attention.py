@@ -22,6 +22,7 @@ from jax.extend.backend import get_backend
 from tinygen.errors import UserError, unknown
 from tinygen.models.layers import Linear, RMSNorm, pin
 from tinygen.models.products import narrow, product, wide
+from tinygen.models.rope import rotate
 
 METHODS = ("auto", "plain", "blockwise", "cudnn")
 LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
@@ -59,8 +60,15 @@ class Attention(nnx.Module):
         self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
         check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
 
-    def __call__(self, x: jax.Array, context: jax.Array | None = None, mask: jax.Array | None = None) -> jax.Array:
-        """x [B, L, D], context [B, S, C] -> [B, L, D]. mask: bool [B, S], which tokens are seen, of the context or else of x."""
+    def __call__(
+        self, x: jax.Array, context: jax.Array | None = None, mask: jax.Array | None = None, *, angles: jax.Array | None = None
+    ) -> jax.Array:
+        """x [B, L, D], context [B, S, C] -> [B, L, D].
+
+        mask: bool [B, S], which tokens are seen, of the context or else of x
+        angles: [L, K/2] or [B, L, K/2], of the positions of x, by which every head's queries and keys of K features are turned (see
+            `rope`); None = they have none
+        """
         B, L, _ = x.shape
         x = narrow(x, precision=self.precision)
         seen = x if context is None else narrow(context, precision=self.precision)
@@ -68,6 +76,8 @@ class Attention(nnx.Module):
         q, k, v = (narrow(layer(rows), precision=self.precision).reshape(B, rows.shape[1], self.heads, -1) for layer, rows in given)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
         segments = None if mask is None else (jnp.ones((B, L), jnp.int32), mask.astype(jnp.int32))
         method = "auto" if segments is not None and self.method == "cudnn" else self.method  # which has no masks
         mixed = attention(q, k, v, segments=segments, precision=self.precision, method=method, needs_jvp=self.needs_jvp)

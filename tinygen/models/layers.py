@@ -145,10 +145,26 @@ def sincos(position: jax.Array | np.ndarray, width: int, longest: float = 10_000
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
 
 
-def sincos_2d(height: int, width: int, features: int) -> jax.Array:
-    """Fixed positions [height · width, features] of a grid, row by row: half the features for the row, half for the column."""
-    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
-    return jnp.concatenate([sincos(rows.ravel(), features // 2), sincos(columns.ravel(), features // 2)], -1)
+def coordinates(height: int, width: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, columns), float64 [height · width] each: where the places of a grid are, row by row.
+
+    grid: how many rows of places the coordinates span, whatever their number: place i is at i · grid / height; 0 = at i
+
+    First places are aligned, as MicroDiT's authors have it: of a grid twice as fine every second place is where the coarse grid had
+    one, exactly as a model that was trained on that grid knows it, and the others lie halfway. (With cells' centres aligned none would
+    be, and the first would lie outside, at -1/4. To offsets it is all the same.)
+    """
+    scale = (grid or height) / height
+    rows, columns = np.meshgrid(scale * np.arange(height), scale * np.arange(width), indexing="ij")
+    return rows.ravel(), columns.ravel()
+
+
+def sincos_2d(height: int, width: int, features: int, grid: int = 0) -> jax.Array:
+    """Fixed positions [height · width, features] of a grid, row by row: half the features for the row, half for the column.
+
+    grid: as `coordinates` takes it
+    """
+    return jnp.concatenate([sincos(place, features // 2) for place in coordinates(height, width, grid)], -1)
 
 
 class TimeEmbedding(nnx.Module):

@@ -1,7 +1,8 @@
 """MicroDiT: a diffusion transformer for images of any size and channel count (Sehwag et al. 2024, arXiv 2407.15811).
 
-Patches become tokens with fixed positions. A few cheap blocks, the patch mixer, see all of them; then, in training, a random share is
-dropped, and the backbone runs on those that are kept: its cost falls with that share, and the loss is of the kept patches alone.
+Patches become tokens with fixed positions, which are added to them or turn attention's queries and keys. A few cheap blocks, the patch
+mixer, see all of them; then, in training, a random share is dropped, and the backbone runs on those that are kept: its cost falls with
+that share, and the loss is of the kept patches alone.
 
 Blocks of self-attention and SwiGLU, or of a mixture of experts, are modulated by the time and the condition (AdaLN-zero, Peebles & Xie
 2023): at initialisation every block is the identity and the output zero.
@@ -16,13 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, unknown
 from tinygen.models import experts as mixture
-from tinygen.models import layers, masking, stack
+from tinygen.models import layers, masking, rope, stack
 from tinygen.models.attention import Attention
 from tinygen.models.experts import Experts
 from tinygen.models.layers import Embedding, Linear, Output, SwiGLU
 from tinygen.models.text import TextEncoder, pooled
+
+POSITIONS = ("sincos", "rope")
 
 Stream = tuple[jax.Array, dict[str, jax.Array]]
 """What goes from block to block: tokens [B, L, D], and sums of what the experts so far had to tell; {} where there are none."""
@@ -52,8 +55,8 @@ class Block(nnx.Module):
         self.modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if own else None
         self.modulation_table = None if own else nnx.Param(jnp.zeros(6 * width))
 
-    def __call__(self, stream: Stream, c: jax.Array, shared: jax.Array | None, caption: Caption | None) -> Stream:
-        """stream: with x [B, L, D]; c [B, condition], the activated condition; shared [B, 6 D] or None."""
+    def __call__(self, stream: Stream, c: jax.Array, shared: jax.Array | None, caption: Caption | None, angles: jax.Array | None) -> Stream:
+        """stream: with x [B, L, D]; c [B, condition], the activated condition; shared [B, 6 D] or None; angles: as Attention takes them."""
         x, told = stream
         x = layers.pin(x, "batch")
         if self.modulation is not None:
@@ -63,7 +66,7 @@ class Block(nnx.Module):
             assert self.modulation_table is not None
             six = shared + self.modulation_table[...]
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = jnp.split(six, 6, -1)
-        x = x + gate_1[:, None] * self.attention(layers.modulate(layers.layer_norm(x), shift_1, scale_1))
+        x = x + gate_1[:, None] * self.attention(layers.modulate(layers.layer_norm(x), shift_1, scale_1), angles=angles)
         if self.cross_attention is not None and caption is not None:
             x = x + self.cross_attention(layers.layer_norm(x), *caption)
         modulated = layers.modulate(layers.layer_norm(x), shift_2, scale_2)
@@ -89,8 +92,8 @@ class MicroDiT(nnx.Module):
     def __init__(
         self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, patch: int, width: int, depth: int,
         heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float, mixer_depth: int,
-        mixer_width: int, experts: int, capacity: float, text_depth: int, text_width: int, adaln: str, qk_norm: bool, time_scale: float,
-        precision: str, attention: str, needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
+        mixer_width: int, experts: int, capacity: float, positions: str, position_grid: int, text_depth: int, text_width: int, adaln: str,
+        qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
         for key, value in dict(**sizes, time_scale=time_scale).items():
@@ -98,11 +101,14 @@ class MicroDiT(nnx.Module):
                 raise UserError(f"config.model.{key}={value} must be positive")
         mixer = (mixer_width or width) if mixer_depth else width
         self._check(shape, patch, width, heads, adaln)
+        self._check_positions(positions, position_grid, width, heads)
         self._check_mixer(mixer_depth, mixer_width, mixer, width // heads)
         ratios, counts = scaled(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
         H, W, C = shape
+        self.grid, self.position_grid = (H // patch, W // patch), position_grid
+        self.rotated = width // heads if positions == "rope" else 0  # features of a head
         self.num = masking.num_kept(H // patch * W // patch, mask)
         mixture.check(experts, capacity, self.num)
         text = (text_width or width) if text_vocabulary else 0
@@ -162,22 +168,24 @@ class MicroDiT(nnx.Module):
         """
         if r is not None:
             raise ValueError("MicroDiT is not told r: it predicts an instantaneous velocity")
-        H, W, _ = self.shape
         tokens = self.embed(layers.patchify(x, self.patch))
-        tokens = tokens + layers.sincos_2d(H // self.patch, W // self.patch, tokens.shape[-1])
+        angles = jnp.asarray(rope.angles(*self.grid, self.rotated, self.position_grid)) if self.rotated else None
+        if angles is None:
+            tokens = tokens + layers.sincos_2d(*self.grid, tokens.shape[-1], self.position_grid)
         B, L, _ = tokens.shape
         cond = self.encode(cond or {}, B)
         caption = (cond["caption"], cond["caption_mask"]) if self.text is not None else None
         c = jax.nn.silu(self.time(t) + self._condition(cond, B))
         if self.project is not None:
             modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
-            tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, caption, remat=self.remat, scan=0)
+            tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, caption, angles, remat=self.remat, scan=0)
         kept = None if rngs is None or self.num == L else masking.choose(rngs.mask(), B, L, self.num)
-        tokens = tokens if kept is None else kept.of(tokens)
+        if kept is not None:
+            tokens, angles = kept.of(tokens), None if angles is None else angles[kept.order]
         tokens = tokens if self.project is None else self.project(tokens)
         shared = None if self.modulation is None else self.modulation(c)
         told = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
-        tokens, told = stack.through(self.blocks, (tokens, told), c, shared, caption, remat=self.remat, scan=self.scan)
+        tokens, told = stack.through(self.blocks, (tokens, told), c, shared, caption, angles, remat=self.remat, scan=self.scan)
         shift, scale = jnp.split(self.final_modulation(c), 2, -1)
         patches = self.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
         stats = {name: value / self.mixtures for name, value in told.items()}
@@ -226,6 +234,18 @@ class MicroDiT(nnx.Module):
             raise UserError(f"config.model.width={width} must be a multiple of 4, for sincos positions in two dimensions")
         if adaln not in ("block", "shared"):
             raise UserError(f"config.model.adaln={adaln!r} must be 'block' or 'shared'")
+
+    @staticmethod
+    def _check_positions(positions: str, grid: int, width: int, heads: int) -> None:
+        if positions not in POSITIONS:
+            raise unknown("config.model.positions", positions, POSITIONS)
+        if positions == "rope" and width // heads % 4:
+            raise UserError(
+                f"config.model.positions=rope turns pairs of features by rows and by columns, but the heads of config.model.heads={heads} "
+                f"have width / heads = {width // heads} features, no multiple of 4"
+            )
+        if grid < 0:
+            raise UserError(f"config.model.position_grid={grid} must be 0 (as many rows of patches as there are) or positive")
 
     @staticmethod
     def _check_mixer(depth: int, given: int, width: int, head_size: int) -> None:

@@ -1,0 +1,84 @@
+"""What another run's weights may be the beginning of: equal shapes do not make them the weights of this model."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from tinygen import config as schema
+from tinygen.checkpoint import Saved
+from tinygen.config import Config
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+
+CURE = "or take the arrays that fit all the same: --config.init.partial=True"
+MOST = 6  # differences that a message names
+
+
+def check_model(config: Config, saved: Saved) -> None:
+    """Raises UserError where a key of the model or the objective gives the saved weights another meaning, unless config.init.partial says
+    that some may have one. The keys that may differ are marked in `tinygen.keys`.
+    """
+    found: list[str] = []
+    for section in ("model", "objective"):
+        old, new = saved.config[section], config[section]
+        changes = {"name": (old.name, new.name)} if old.name != new.name else schema.difference(old, new)
+        keys = {f"{section}.{key}": values for key, values in changes.items()}
+        found += [f"{key}: {a!r} -> {b!r}" for key, (a, b) in keys.items() if not schema.may_differ(key, config)]
+    _refuse(config, "another model", found, "Give the same values")
+
+
+def check_data(config: Config, codec: Codec, saved: Saved) -> None:
+    """Raises UserError where examples or labels are others than the saved weights know, and where positions of images of another size
+    are not interpolated; unless config.init.partial says that this may be.
+    """
+    old, new = saved.codec, codec
+    found = [f"kind: {old.kind!r} -> {new.kind!r}"] if old.kind != new.kind else []
+    found += _labels(old.labels, new.labels)
+    for name in sorted((old.spec.keys() | new.spec.keys()) - {"label"}):
+        a, b = (_field(codec, name) for codec in (old, new))
+        if a != b:
+            different = sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
+            found += [f"{key} of {name}: {a.get(key)} -> {b.get(key)}" for key in different]
+    _refuse(config, "other data", found, "Give data as they were")
+    if new.kind == "image" and not config.init.partial:
+        _check_positions(config, new.spec["x"].shape[:2], saved.config, old.spec["x"].shape[:2])
+
+
+def _refuse(config: Config, what: str, found: Sequence[str], cure: str) -> None:
+    if found and not config.init.partial:
+        shown = "; ".join(found[:MOST]) + (f"; and {len(found) - MOST} more" if len(found) > MOST else "")
+        raise UserError(f"config.init.ckpt={config.init.ckpt} is a run of {what} (its -> this run's): {shown}.\n{cure}, {CURE}")
+
+
+def _labels(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Their number and the first that differs."""
+    number = [f"labels: {len(old)} -> {len(new)}"] if len(old) != len(new) else []
+    pairs = enumerate(itertools.zip_longest(old, new))
+    return number + next(([f"label {index}: {a!r} -> {b!r}"] for index, (a, b) in pairs if a != b), [])
+
+
+def _field(codec: Codec, name: str) -> dict[str, Any]:
+    """What an array holds, without the sides of an image."""
+    if name not in codec.spec:
+        return {}
+    field = dataclasses.asdict(codec.spec[name])
+    return field | {"shape": field["shape"][2:]} if codec.kind == "image" and name == "x" else field
+
+
+def _check_positions(config: Config, sides: Sequence[int], old_config: Config, old_sides: Sequence[int]) -> None:
+    """sides: height and width."""
+    (height, width), (old_height, old_width) = sides, old_sides
+    others = f"config.init.ckpt={config.init.ckpt}: the images are {height}x{width} where the checkpoint's were {old_height}x{old_width}"
+    same = tuple(sides) == tuple(old_sides)
+    if "position_grid" not in config.model:
+        if not same:
+            raise UserError(f"{others}, and model {config.model.name!r} has no positions to interpolate.\nGive that size, {CURE}")
+        return
+    if height * old_width != width * old_height:
+        raise UserError(f"{others}, which is no multiple in both directions.\nGive images of those proportions, {CURE}")
+    span = old_config.model.position_grid or old_height // old_config.model.patch
+    if span != (config.model.position_grid or height // config.model.patch):
+        given = f"config.model.position_grid={config.model.position_grid}: positions span {span} rows of patches in {config.init.ckpt}"
+        cure = f"--config.model.position_grid={span}"
+        raise UserError(f"{given}: {cure}" if same else f"{others}: {cure} interpolates their positions")
