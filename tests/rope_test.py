@@ -89,7 +89,7 @@ def test_the_attention_layer_turns_queries_and_keys_after_their_norm_in_every_he
     q, k = (by_complex_numbers(norm(*each), angles) for each in ((layer.query_norm, q), (layer.key_norm, k)))
     weights = np.exp(np.einsum("lnk,snk->nls", q, k) / np.sqrt(K))
     mixed = np.einsum("nls,snk->lnk", weights / weights.sum(-1, keepdims=True), v).reshape(6, N * K)
-    got = layer(jnp.asarray(x, jnp.float32)[None], jnp.asarray(angles))[0]
+    got = layer(jnp.asarray(x, jnp.float32)[None], angles=jnp.asarray(angles))[0]
     np.testing.assert_allclose(got, linear(layer.out, mixed), **CLOSE)
 
 
