@@ -25,6 +25,7 @@ LEVELS = [
     {"scoring"},
     {"networks"},
     {"sample"},
+    {"decoding"},
     {"feed"},
     {"build", "record", "runtime", "lock", "compiled", "saves", "scratch"},
     {"journal", "best"},

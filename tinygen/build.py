@@ -37,7 +37,7 @@ COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own 
 @functools.cache
 def datasets() -> dict[str, Callable[..., DataSource]]:
     """The table of data sets. What reads them is imported with it: a model, which is made without data, needs none of that."""
-    from tinygen.data import folder, images, synthetic, tfds
+    from tinygen.data import folder, images, latents, synthetic, tfds
 
     return {
         "digits": images.digits,
@@ -48,6 +48,7 @@ def datasets() -> dict[str, Callable[..., DataSource]]:
         "avatars": tfds.avatars,
         "celeb_a": tfds.celeb_a,
         "tfds": tfds.tfds,
+        "latents": latents.latents,
     }
 
 

@@ -72,11 +72,13 @@ def main(
     seed: int,
     batch_size: int,
     force: bool,
+    autoencoder: str | None = None,
 ) -> int:
     """Scores the samples of a checkpoint, or those in a folder or a file; prints each score and appends it to eval.jsonl.
 
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler
     points: {setting: values}: every combination is scored
+    autoencoder: as for `sample.find`
     """
     if (ckpt is None) == (samples is None):
         raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
@@ -85,13 +87,12 @@ def main(
     wanted = chosen(scores, network, "--scores")
     if samples is not None:
         return _score_files(samples, ref, num, network, wanted, force)
-    saved = checkpoint.find(str(ckpt), step)
-    processes.agree("the checkpoint", str(saved.step))
+    saved = sample.find(str(ckpt), step, autoencoder)
     config = sample.configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
     plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
-    own = functools.cache(functools.partial(_data_of, config))
+    own = functools.cache(functools.partial(_data_of, config, saved.codec))
     found = references.find(ref or "train", network, own)
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
@@ -170,7 +171,10 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
         logging.warning("%s", problem)
 
 
-def _data_of(config: schema.Config) -> DataSource:
+def _data_of(config: schema.Config, codec: Codec) -> DataSource:
+    """The data of a run, or the images behind latents."""
+    if codec.latents is not None:
+        return references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
     with processes.lead_first("data"):
         source = build.data_source(config)
     processes.agree("the data", source.fingerprint)

@@ -186,6 +186,14 @@ DATASETS: dict[str, dict[str, Any]] = {
         flip=True,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets
     ),
+    "latents": dict(  # of images, by an autoencoder: what scripts/prepare_latents.py has written
+        path=resume(""),  # the folder; its content is what may not change on resume
+        autoencoder=resume(
+            ""
+        ),  # what decodes them: a .safetensors file, or a run of objective autoencoder; "" = what encoded them, where it was
+        sample=True,  # draw each training latent from its posterior, anew each epoch; otherwise its mean
+        label=True,  # with the labels that the images had, if they had any
+    ),
     "tfds": dict(  # any image set of TensorFlow Datasets
         dataset="",  # a name that TFDS knows (cifar10, mnist, name/config:version), or the folder of a prepared builder
         train="train",  # split, as TFDS writes them: train, train[:50%], train+test

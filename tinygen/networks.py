@@ -48,9 +48,10 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     in [-1, 1]. Raises UserError for a run that is no classifier of images.
     """
     saved = checkpoint.find(ckpt, option=option)
-    if saved.config.objective.name != "classification" or saved.codec.kind != "image":
+    if saved.config.objective.name != "classification" or saved.codec.kind != "image" or saved.codec.latents is not None:
+        kind = saved.codec.kind if saved.codec.latents is None else "latent"
         raise UserError(
-            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {saved.codec.kind} data has none to compare.\n"
+            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {kind} data has none to compare.\n"
             "Train a classifier on your labels first, as configs/classify_digits.py does, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape

@@ -1,5 +1,6 @@
 """From a checkpoint to samples: files, and the previews of a run."""
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +12,11 @@ from etils import epath
 from flax import nnx
 from rich.progress import track
 
-from tinygen import build, checkpoint, media, processes
+from tinygen import build, checkpoint, decoding, media, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
-from tinygen.data.codec import Batch
+from tinygen.data.codec import Batch, Codec
 from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge, split
@@ -36,18 +37,20 @@ def main(
     seed: int,
     batch_size: int,
     out: str | None,
+    autoencoder: str | None = None,
 ) -> int:
     """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
 
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
+    autoencoder: as for `find`
     """
-    saved = checkpoint.find(ckpt, step)
-    processes.agree("the checkpoint", str(saved.step))
+    saved = find(ckpt, step, autoencoder)
     config = configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {config.objective.name!r} draws no samples")
     cond = saved.codec.conditions(num, labels)
+    decoding.check(saved.codec)
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
     if processes.leads():
         folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
@@ -62,6 +65,16 @@ def main(
         write(folder, x, cond, parts, provenance)
         print(f"{num} samples of step {saved.step} in {folder}")
     return 0
+
+
+def find(ckpt: str, step: int | None, autoencoder: str | None) -> checkpoint.Saved:
+    """The checkpoint that all processes sample from.
+
+    autoencoder: of a run on latents, where it is no longer what it was in training
+    """
+    saved = checkpoint.find(ckpt, step)
+    processes.agree("the checkpoint", str(saved.step))
+    return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
 
 
 def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
@@ -113,7 +126,7 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, parts: build.Parts, pr
     codec = parts.codec
     files = [f"{index:05d}.png" for index in range(len(x))] if codec.kind == "image" else []
     if codec.kind == "image":
-        pictures = codec.decode(x)
+        pictures = decoding.pictures(codec, x)
         for name, picture in zip(files, pictures, strict=True):
             media.save_png(folder / name, picture)
         cycle = len(set(cond["label"].tolist())) if "label" in cond else 0
@@ -163,9 +176,17 @@ def make_preview(
 
     def preview(state: TrainState) -> dict[str, media.Media]:
         shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))
-        return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
+        first = {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
+        return {name: seen(item, source.codec) for name, item in first.items()} if processes.leads() else first
 
     return preview
+
+
+def seen(item: media.Media, codec: Codec) -> media.Media:
+    """What a preview shows of latents as images. Nothing else changes."""
+    if item.kind != "codec" or codec.latents is None:
+        return item
+    return media.Media(decoding.images(codec, np.asarray(item.value)), "image")
 
 
 def configured(config: Config, settings: Mapping[str, Any]) -> Config:
