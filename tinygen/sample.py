@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax import nnx
 from rich.progress import track
 
 from tinygen import build, checkpoint, media, processes
@@ -18,11 +17,10 @@ from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch
 from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
-from tinygen.state import TrainState, Tree, graph_of, merge, split
+from tinygen.state import TrainState, Tree, graph_of, merge
+from tinygen.trained import EVERYWHERE, load
 
 BATCH = 64  # samples drawn together unless told otherwise
-# Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
-EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
 
 def main(
@@ -62,14 +60,6 @@ def main(
         write(folder, x, cond, parts, provenance)
         print(f"{num} samples of step {saved.step} in {folder}")
     return 0
-
-
-def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
-    """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are never read."""
-    branch = "ema" if ema else "params"
-    abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))
-    tree = saved.restore_weights(abstract, parts.layout.shardings(abstract))
-    return tree[branch], tree["buffers"]
 
 
 def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
