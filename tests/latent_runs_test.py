@@ -10,7 +10,7 @@ import patch_autoencoder
 import pytest
 from PIL import Image
 
-from tinygen import autoencoders, build, check, cli, decoding, eval_fid, media, networks, sample, train
+from tinygen import autoencoders, build, check, cli, decoding, eval_fid, media, networks, sample, train, trained
 from tinygen import config as schema
 from tinygen.checkpoint import find
 from tinygen.data.codec import Codec, Field
@@ -94,7 +94,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
     saved = find(finished_latents)
     config = sample.configured(saved.config, {})
     parts = build.parts(config, saved.codec)
-    x = sample.draw(sample.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
+    x = sample.draw(trained.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)
     here = drawn(tmp_path / "here")
     np.testing.assert_array_equal(here, decoding.pictures(saved.codec, x))

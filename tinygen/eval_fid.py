@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, networks, processes, rundir, sample, seals
+from tinygen import build, checkpoint, networks, processes, rundir, sample, seals, trained
 from tinygen import config as schema
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
@@ -101,7 +101,7 @@ def main(
     labelled = found.examples if found.labels == saved.codec.labels else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), {name: rows.tolist() for name, rows in cond.items()}
-    tree = sample.load(saved, parts, ema=ema)
+    tree = trained.load(saved, parts, ema=ema)
     values: list[dict[str, float]] = []
     scored: list[Pictures] = []
     for config, parts, evaluations in plans:
@@ -152,7 +152,7 @@ def _score_files(
     pictures = pictures if num is None else pictures.first(num)
     found = references.find(ref, network, None)
     check_num(pictures.num, network, wanted, force)
-    using = extractor(network(), Layout(make_mesh(sample.EVERYWHERE["mesh"])))
+    using = extractor(network(), Layout(make_mesh(trained.EVERYWHERE["mesh"])))
     folder = epath.Path(path) if os.path.isdir(path) else epath.Path(path).parent
     task = Task(using, wanted, _reference(found, using, wanted), folder / "eval.jsonl")
     score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax import nnx
 from rich.progress import track
 
 from tinygen import build, checkpoint, decoding, media, processes
@@ -19,11 +18,10 @@ from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
 from tinygen.errors import UserError
 from tinygen.rng import example_keys, stream
-from tinygen.state import TrainState, Tree, graph_of, merge, split
+from tinygen.state import TrainState, Tree, graph_of, merge
+from tinygen.trained import EVERYWHERE, load
 
 BATCH = 64  # samples drawn together unless told otherwise
-# Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
-EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
 
 def main(
@@ -75,14 +73,6 @@ def find(ckpt: str, step: int | None, autoencoder: str | None) -> checkpoint.Sav
     saved = checkpoint.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
     return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
-
-
-def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
-    """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are never read."""
-    branch = "ema" if ema else "params"
-    abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))
-    tree = saved.restore_weights(abstract, parts.layout.shardings(abstract))
-    return tree[branch], tree["buffers"]
 
 
 def draw(weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int) -> np.ndarray:
