@@ -16,11 +16,13 @@ from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
+from tinygen.models.autoencoder import Autoencoder
 from tinygen.models.classifier import Classifier
 from tinygen.models.experts import Experts
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
+from tinygen.objectives.autoencoder import Reconstruction
 from tinygen.objectives.classification import Classification
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
@@ -28,8 +30,14 @@ from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
 
-MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier}
-OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "edm": EDM, "regression": Regression, "classification": Classification}
+MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier, "autoencoder": Autoencoder}
+OBJECTIVES: dict[str, Callable[..., Any]] = {
+    "flow": FlowMatching,
+    "edm": EDM,
+    "regression": Regression,
+    "classification": Classification,
+    "autoencoder": Reconstruction,
+}
 
 COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
 
@@ -155,6 +163,10 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
             heads = module.heads
             if heads == config.model.get("heads"):
                 raise UserError(f"config.model.heads={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+            if "heads" not in config.model:
+                raise UserError(
+                    f"config.mesh.tensor={tensor} splits attention's heads, and model {config.model.name!r} has {heads}: leave it at 1"
+                )
             keys = "config.model.attention_first or config.model.mixer_width"
             raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
         if isinstance(module, Experts) and config.model.experts % tensor:

@@ -120,6 +120,12 @@ MODELS: dict[str, dict[str, Any]] = {
         groups=8,  # of features that are normalised together
         dropout=0.1,  # share of the last features that is put to zero in training
     ),
+    "autoencoder": dict(
+        widths=(32, 64, 128),  # features of a stage, from the whole image on; all but the last halve its sides. Multiples of groups
+        depth=1,  # residual blocks a stage of the encoder; the decoder's have one more
+        latent=4,  # channels of a latent
+        groups=8,  # of features that are normalised together; the public ones: 32, widths=(128, 256, 512, 512), depth=2
+    ),
 }
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -150,6 +156,9 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     ),
     "classification": dict(
         label_smoothing=0.0,  # share of the target that is spread over all classes evenly; never in evaluation
+    ),
+    "autoencoder": dict(
+        kl_weight=1e-6,  # of the latents' divergence from N(0, 1), nats an image, beside the mean absolute error of its values
     ),
 }
 
