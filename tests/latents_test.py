@@ -10,6 +10,7 @@ import numpy as np
 import patch_autoencoder
 import prepare_latents
 import pytest
+from PIL import Image
 
 from tinygen import autoencoders, build
 from tinygen import config as schema
@@ -124,8 +125,6 @@ def test_labels_may_be_left_out(made):
 
 
 def test_captions_come_along(made, prepare, tmp_path):
-    from PIL import Image
-
     (tmp_path / "photos").mkdir()
     for number in range(4):
         Image.fromarray(np.full((8, 8), 60 * number, np.uint8)).save(tmp_path / "photos" / f"{number}.png")
@@ -133,7 +132,7 @@ def test_captions_come_along(made, prepare, tmp_path):
     changes = dict(name="folder", path=tmp_path / "photos", size=8, channels=1, min_side=8)
     assert prepare(tmp_path / "out", *(f"--config.data.{key}={value}" for key, value in changes.items())) == 0
     splits = source_of(tmp_path / "out").splits
-    told = sum((splits[split].captions(np.arange(len(splits[split]))) for split in ("train", "validation")), [])
+    told = [caption for examples in splits.values() for caption in examples.captions(np.arange(len(examples)))]
     assert sorted(told) == [f"grün {number}" for number in range(4)]
 
 
@@ -191,7 +190,7 @@ def test_a_folder_that_is_there_is_left_alone(made, prepare, capsys):
 def test_a_disk_with_too_little_room_is_told_of_before(prepare, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prepare_latents, "free_bytes", lambda path: 2**20)
     assert prepare(tmp_path / "out") == 2
-    assert "1,797 latents take 449 KiB, and 1 MiB are free there" in capsys.readouterr().err
+    assert "1,797 latents take 449 kiB, and 1 MiB are free there" in capsys.readouterr().err
 
 
 def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys):
