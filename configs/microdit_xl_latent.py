@@ -28,7 +28,8 @@ that rise from block to block (feed-forward ratio 0.5 to 4, attention 0.5 to 1 o
 
 32x32 in patches of 2 is 256 tokens: the mixer sees all, the backbone 64. A step of 2,048 images takes 385 TFLOPs, 1,136 without the mask
 (tiny: 84 and 202). The state takes 14.5 GiB, gradients 3.6 more (tiny: 2.3 and 0.6), and 256 images are on the devices at once
-(accumulate=8): for accelerators. --config.mesh.fsdp=-1 --config.mesh.data=1 splits the state over several. Nobody has trained the large ones here.
+(accumulate=8): for accelerators; --config.mesh.fsdp=-1 --config.mesh.data=1 splits the state over several.
+Only the small run has been done here.
 
 The authors' schedule (arXiv 2407.15811): AdamW, 2.4e-4 after 2,500 steps, a cosine to 8e-5 at 250,000, then 30,000 unmasked steps at that;
 clip 0.25, weight decay 0.1; ln σ = N(-0.6, 1.2). Their latents have a standard deviation of 0.9, these of 1: so has sigma_data.

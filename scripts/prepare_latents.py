@@ -47,7 +47,13 @@ Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Encodes a recipe's images, for data set 'latents'.", allow_abbrev=False)
     parser.add_argument("--config", required=True, metavar="RECIPE.py[:VARIANT]", help="whose images; --config.data.KEY=VALUE overrides")
-    parser.add_argument("--autoencoder", required=True, metavar="FILE|RUN", help="a .safetensors file, or a run of objective autoencoder")
+    parser.add_argument(
+        "--autoencoder",
+        required=True,
+        type=os.path.expanduser,
+        metavar="FILE|RUN",
+        help="a .safetensors file, or a run of objective autoencoder",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to be made")
     parser.add_argument("--batch_size", type=int, default=0, help="images that a device encodes at once; default: by their size")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
@@ -127,8 +133,11 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
     if not os.path.isfile(autoencoder):  # a run: it may learn on
         saved = checkpoint.find(autoencoder, option="--autoencoder")
         place = str(checkpoint.absolute(saved.checkpoints) / str(saved.step))
+    data = config.data.to_dict()
+    if data.get("path"):  # as it is found from any folder
+        data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     return dict(
-        name=found.name, sha256=found.sha256, source=place, factor=found.factor, image=shape, data=config.data.to_dict(),
+        name=found.name, sha256=found.sha256, source=place, factor=found.factor, image=shape, data=data,
         images=source.fingerprint,
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """From what a model is trained on to pictures: pixels as they are, latents through the autoencoder that made them."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,7 @@ def _decoding(latents: Latents) -> Callable[[np.ndarray], np.ndarray]:
 
 @functools.lru_cache(maxsize=1)
 def _opened(source: str, name: str, sha256: str, image: tuple[int, int, int]) -> Callable[[np.ndarray], np.ndarray]:
-    found = autoencoders.load(source, OPTION)
+    found = autoencoders.load(os.path.expanduser(source), OPTION)
     if found.sha256 != sha256:
         raise UserError(
             f"{OPTION}={source} is not the autoencoder that made these latents: {found.name}, sha256 {found.sha256[:16]}, "

@@ -146,7 +146,8 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
         raise UserError(f"config.data.path is empty: give a folder of latents. {MAKING.format(folder='DIR')}")
     folder = Path(path).expanduser()
     prepared = Prepared.read(folder)
-    about = dataclasses.replace(prepared.latents, source=autoencoder or prepared.latents.source)
+    source = os.path.abspath(os.path.expanduser(autoencoder)) if autoencoder else prepared.latents.source
+    about = dataclasses.replace(prepared.latents, source=source)
     labels = prepared.labels if label else ()
     spec = {"x": Field(shape=about.shape, dtype="float32")}
     if labels:
