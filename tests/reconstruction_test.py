@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.test_util import check_grads
 from scipy import integrate, stats
 
@@ -61,18 +62,12 @@ def test_psnr_is_twenty_decibels_for_errors_of_a_tenth_of_the_range_and_each_ima
 
 def test_the_loss_is_the_absolute_error_and_the_weighted_divergence():
     loss, metrics = metrics_of({"x": X}, kl_weight=1e-2)
-    decoded = np.asarray(0.8 * X + 0.1 * jax.random.normal(_posterior(0), X.shape))
+    decoded = np.asarray(0.8 * X + 0.1 * jax.random.normal(nnx.Rngs(posterior=jax.random.key(0)).posterior(), X.shape))
     error, kl = np.abs(decoded - X).mean(), np.asarray(divergence(MEAN, DEVIATION)).mean()
     assert metrics["raw_loss"] == pytest.approx((NUM * error, NUM), rel=1e-5)
     assert metrics["kl"] == pytest.approx((NUM * kl, NUM), rel=1e-5)
     assert loss == pytest.approx(error + 1e-2 * kl, rel=1e-5)
     assert metrics["psnr"] == pytest.approx((np.asarray(psnr(decoded, X)).sum(), NUM), rel=1e-5)
-
-
-def _posterior(key):
-    from flax import nnx
-
-    return nnx.Rngs(posterior=jax.random.key(key)).posterior()
 
 
 def test_latents_are_drawn_by_the_step_s_key_in_training_and_in_evaluation():
