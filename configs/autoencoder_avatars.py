@@ -21,8 +21,8 @@ def get_config(variant: str = "") -> Config:
         variant,
         smoke=dict(
             data=dict(num=240),
-            batch_size=4,
+            batch_size=8,
             model=dict(widths=(8, 8, 8)),
-            train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=4, checkpoint_every=10),
+            train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=8, checkpoint_every=10),
         ),
     )
