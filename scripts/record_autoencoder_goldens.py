@@ -120,7 +120,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
     ours = autoencoders.load(str(arguments.folder / FILE), "FOLDER")
     x, z = inputs(PUBLIC)
-    got = dict(zip(("mean", "deviation"), jax.jit(ours.encode)(ours.variables, x), strict=True))
+    got: dict[str, Any] = dict(zip(("mean", "deviation"), jax.jit(ours.encode)(ours.variables, x), strict=True))
     got["decoded"] = jax.jit(ours.decode)(ours.variables, z)
     with np.load(arguments.folder / "answers.npz") as file:
         for name, array in file.items():

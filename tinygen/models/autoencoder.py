@@ -5,7 +5,9 @@ them: residual blocks in stages, attention of one head over all places where the
 convolution of single pixels.
 """
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +43,9 @@ class Autoencoder(nnx.Module):
             raise UserError(f"model autoencoder reads images [H, W, C], but the data's examples have shape {list(shape)}")
         self.factor, self.latent = 2 ** (len(widths) - 1), latent
         self.check_sides(shape)
-        sizes = dict(widths=widths, depth=depth, groups=groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        sizes: dict[str, Any] = dict(
+            widths=widths, depth=depth, groups=groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
+        )
         self.encoder = Encoder(shape[-1], 2 * latent, **sizes)
         self.quant = Convolution(2 * latent, 2 * latent, side=1, precision=precision, rngs=rngs)
         self.post_quant = Convolution(latent, latent, side=1, precision=precision, rngs=rngs)
@@ -113,11 +117,11 @@ class Decoder(nnx.Module):
 
 def stages(widths: Sequence[int], depth: int, groups: int, *, resize: str, precision: str, rngs: nnx.Rngs) -> nnx.List:
     """A stage for every width but the first, which is the input's; all but the last change the size."""
-    last = len(widths) - 2
+    pairs, last = itertools.pairwise(widths), len(widths) - 2
     return nnx.List(
         [
-            Stage(*widths[at : at + 2], depth, groups, resize="keep" if at == last else resize, precision=precision, rngs=rngs)
-            for at in range(last + 1)
+            Stage(inputs, outputs, depth, groups, resize="keep" if at == last else resize, precision=precision, rngs=rngs)
+            for at, (inputs, outputs) in enumerate(pairs)
         ]
     )
 
@@ -150,8 +154,8 @@ class Middle(nnx.Module):
 
     def __init__(self, width: int, groups: int, *, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs):
         self.first, self.second = (Block(width, width, groups, stride=1, precision=precision, rngs=rngs) for _ in range(2))
-        self.norm, choices = GroupNorm(width, groups), dict(precision=precision, attention=attention, needs_jvp=needs_jvp)
-        self.attention = Attention(width, 1, width, qk_norm=False, rngs=rngs, **choices)
+        self.norm = GroupNorm(width, groups)
+        self.attention = Attention(width, 1, width, qk_norm=False, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, H, W, C] -> [B, H, W, C]
         x = self.first(x)

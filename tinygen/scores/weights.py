@@ -26,7 +26,7 @@ NAMES = ("pt_inception-2015-12-05-6726825d.pth", "weights-inception-2015-12-05-6
 """What torch-fidelity's and pytorch-fid's weights are called, which are the same bytes, and their SHA-256."""
 
 URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
-LARGEST = 2**30  # bytes of a file and of what it unpacks to: no network that a score uses has as many
+LARGEST = 2**30  # bytes of a file and of what it unpacks to: no feature network or autoencoder has as many
 PATIENCE = 30  # seconds without a byte
 
 DTYPES = {
@@ -58,7 +58,7 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
     except OSError as error:
         raise UserError(f"weights {path}: {error.strerror}") from error
     if size > LARGEST:
-        raise UserError(f"weights {path}: {size:,} bytes are more than a feature network has ({LARGEST:,})")
+        raise UserError(f"weights {path}: {size:,} bytes are more than any network read here has ({LARGEST:,})")
     sha256 = hashlib.sha256(data).hexdigest()
     if path.name in NAMES and sha256 != PUBLIC:
         raise UserError(
