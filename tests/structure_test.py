@@ -25,11 +25,13 @@ LEVELS = [
     {"scoring"},
     {"networks"},
     {"sample"},
-    {"feed"},
+    {"decoding"},
+    {"autoencoders"},
+    {"feed", "trained"},
     {"build", "record", "runtime", "lock", "compiled", "saves", "scratch"},
     {"journal", "best"},
     {"rundir"},
-    {"checkpoint", "writers", "footprint"},
+    {"checkpoint", "writers", "footprint", "autoencoder_file"},
     {"state"},
     {"optim", "arrays", "hlo", "seals", "guard"},
     {"models", "objectives", "data", "sharding", "scores"},
@@ -38,7 +40,7 @@ LEVELS = [
     {"errors"},
 ]
 COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight", "stages"}
-COMPOSE |= {"scoring.references", "scoring.during", "forecast"}
+COMPOSE |= {"scoring.references", "scoring.during", "forecast", "autoencoders"}
 SEE_A_CONFIG = {"cli", "commands", "describe", "check", "train", "eval_fid", "report.run", *COMPOSE}
 
 

@@ -74,8 +74,15 @@ def _ckpt_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("ema", True, "Use the averaged weights; --noema uses the raw ones.", flag_values=values)
 
 
+def _autoencoder_flag(values: flags.FlagValues) -> None:
+    flags.DEFINE_string(
+        "autoencoder", None, "What decodes a run's latents, where it has moved: a .safetensors file or a run.", flag_values=values
+    )
+
+
 def _sample_flags(values: flags.FlagValues) -> None:
     _ckpt_flags(values)
+    _autoencoder_flag(values)
     flags.DEFINE_integer(
         "num", None, "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts.",
         flag_values=values,
@@ -112,6 +119,7 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
         return _command("sample")(
             ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else 64), labels=values.labels,
             prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
+            autoencoder=values.autoencoder,
         )  # fmt: skip
 
 
@@ -139,6 +147,7 @@ def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
 
 def _eval_fid_flags(values: flags.FlagValues) -> None:
     _ckpt_flags(values)
+    _autoencoder_flag(values)
     values["ckpt"].help = "Score a run's samples: its workdir, its checkpoints folder, or one checkpoint in it."
     text, number = functools.partial(flags.DEFINE_string, flag_values=values), functools.partial(flags.DEFINE_integer, flag_values=values)
     text("samples", None, "Score pictures that are there: a folder, or an .npz file (arr_0, uint8 [N, H, W, C]).")
@@ -195,7 +204,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
         raise UserError(f"--{twice[0]} is given twice: by itself and in --grid {twice[0]}=...")
     if values.allow:
         raise UserError("--allow says what may differ in --compare A B")
-    sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size") if values[name].present]
+    sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size", "autoencoder") if values[name].present]
     if values.samples and sampling:
         raise UserError(f"--{sampling[0]} says how a --ckpt is sampled; what is in --samples has been drawn already")
     with _joined(values, values.distributed, values.distributed_timeout):
@@ -203,6 +212,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
             preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
             settings=settings, points=points, seed=values.seed, batch_size=values.batch_size, force=values.force,
+            autoencoder=values.autoencoder,
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, networks, processes, rundir, sample, seals
+from tinygen import build, checkpoint, networks, processes, rundir, sample, seals, trained
 from tinygen import config as schema
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
@@ -72,11 +72,13 @@ def main(
     seed: int,
     batch_size: int,
     force: bool,
+    autoencoder: str | None = None,
 ) -> int:
     """Scores the samples of a checkpoint, or those in a folder or a file; prints each score and appends it to eval.jsonl.
 
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler
     points: {setting: values}: every combination is scored
+    autoencoder: as for `sample.find`
     """
     if (ckpt is None) == (samples is None):
         raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
@@ -85,8 +87,7 @@ def main(
     wanted = chosen(scores, network, "--scores")
     if samples is not None:
         return _score_files(samples, ref, num, network, wanted, force)
-    saved = checkpoint.find(str(ckpt), step)
-    processes.agree("the checkpoint", str(saved.step))
+    saved = sample.find(str(ckpt), step, autoencoder)
     config = sample.configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
@@ -101,7 +102,7 @@ def main(
     labelled = found.examples if found.known == known else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), {name: rows.tolist() for name, rows in cond.items()}
-    tree = sample.load(saved, parts, ema=ema)
+    tree = trained.load(saved, parts, ema=ema)
     values: list[dict[str, float]] = []
     scored: list[Pictures] = []
     for config, parts, evaluations in plans:
@@ -152,7 +153,7 @@ def _score_files(
     pictures = pictures if num is None else pictures.first(num)
     found = references.find(ref, network, None)
     check_num(pictures.num, network, wanted, force)
-    using = extractor(network(), Layout(make_mesh(sample.EVERYWHERE["mesh"])))
+    using = extractor(network(), Layout(make_mesh(trained.EVERYWHERE["mesh"])))
     folder = epath.Path(path) if os.path.isdir(path) else epath.Path(path).parent
     task = Task(using, wanted, _reference(found, using, wanted), folder / "eval.jsonl")
     score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)
@@ -172,6 +173,10 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
 
 
 def _data_of(config: schema.Config, codec: Codec) -> DataSource:
+    """The data of a run, or the images behind latents."""
+    if codec.latents is not None:
+        images = references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
+        return build.told(config, images, codec.text)
     with processes.lead_first("data"):
         source = build.data_source(config, codec.text)
     processes.agree("the data", source.fingerprint)

@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime, stages
+from tinygen import build, checkpoint, decoding, footprint, lock, media, processes, rundir, runtime, stages
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -68,6 +68,7 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)
+    decoding.check(source.codec)
     check_scoring(config, source, parts)
     return source, parts
 
@@ -213,7 +214,7 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
     batch = examples.take(indices)
-    media.save_png(workdir / "data.png", media.grid(codec.decode(batch["x"])))
+    media.save_png(workdir / "data.png", media.grid(decoding.pictures(codec, batch["x"])))
     rows = [{"caption": caption} if caption else {} for caption in examples.captions(indices)]
     for row, label in zip(rows, batch.get("label", []), strict=False):
         row["label"] = codec.labels[label]

@@ -5,7 +5,7 @@ rows, at their positions in the global batch: together they see what one process
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -68,6 +68,7 @@ class DataSource:
     splits: "train" and "validation", by name
     fingerprint: changes when the data does; a run is not resumed on other data
     flip: mirror half of the training images [B, H, W, C], another half each epoch
+    draw: what training takes in place of its split's `take` where examples are random: it gets a generator for each besides
     summary: what was found, a line each: for the log; by default the numbers of examples and the labels
     """
 
@@ -75,6 +76,7 @@ class DataSource:
     splits: Mapping[str, Examples]
     fingerprint: str
     flip: bool = False
+    draw: Callable[[np.ndarray, Sequence[np.random.Generator]], Batch] | None = None
     summary: tuple[str, ...] = ()
 
     def batches(
@@ -96,6 +98,9 @@ class DataSource:
         mine = _selection(rows)
 
         def read(number: int, indices: np.ndarray) -> Batch:
+            if self.draw is not None and split == "train":
+                places = np.arange(batch_size)[mine]  # of each its own, whichever process reads it
+                return self.draw(np.asarray(indices)[mine], [np.random.default_rng([seed, attempt, number, place]) for place in places])
             batch = examples.take(np.asarray(indices)[mine])
             if not self.flip or split != "train":
                 return batch
