@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import autoencoders, build, checkpoint, cli, heap, runtime
@@ -122,7 +123,7 @@ def check_room(out: Path, source: DataSource, shape: tuple[int, int, int], found
     """Raises UserError where the disk has less room than the latents take."""
     num = len(source.splits["train"]) * (2 if source.flip else 1) + len(source.splits["validation"])
     needed = num * 4 * found.channels * (shape[0] // found.factor) * (shape[1] // found.factor)
-    free = free_bytes(out.absolute())
+    free = free_bytes(epath.Path(out.absolute()))
     if free is not None and needed + GAP > free:
         raise UserError(f"--out={out}: {num:,} latents take {si(needed, 1024)}B, and {si(free, 1024)}B are free there")
 
@@ -145,7 +146,7 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
 def written(folder: Path, source: DataSource, encode: Encode, block: int, about: dict[str, Any]) -> latents.Prepared:
     """Encodes both splits into the folder, `block` images at a time; returns what its `latents.json` says."""
     digest, moments, sizes = hashlib.sha256(), Moments(), {}
-    counts = dict.fromkeys(latents.SPLITS, 0)
+    counts: dict[str, int] = dict.fromkeys(latents.SPLITS, 0)
     for split in latents.SPLITS:
         path = latents.file_of(folder, split)
         try:

@@ -214,9 +214,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     ),
     "latents": dict(  # of images, by an autoencoder: what scripts/prepare_latents.py has written
         path=resume(""),  # the folder; its content is what may not change on resume
-        autoencoder=resume(
-            ""
-        ),  # what decodes them: a .safetensors file, or a run of objective autoencoder; "" = what encoded them, where it was
+        autoencoder=resume(""),  # what decodes them: a .safetensors file or a run; "" = what encoded them, where it was then
         sample=True,  # draw each training latent from its posterior, anew each epoch; otherwise its mean
         label=True,  # with the labels that the images had, if they had any
     ),
