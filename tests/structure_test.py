@@ -18,6 +18,7 @@ RECIPES = sorted((ROOT / "configs").glob("*.py"))
 LEVELS = [
     {"cli"},
     {"commands"},
+    {"options"},
     {"describe", "report", "check"},
     {"train"},
     {"loop", "preflight", "stages", "forecast"},
@@ -130,7 +131,11 @@ def uses(tree, name):
 
 
 def test_flags_stop_at_the_command_line():
-    assert {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")} == {"cli", "commands"}
+    assert {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")} == {
+        "cli",
+        "commands",
+        "options",
+    }
 
 
 def called(tree):
