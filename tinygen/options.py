@@ -47,7 +47,10 @@ def sample(values: flags.FlagValues) -> None:
         "labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values
     )
     flags.DEFINE_multi_string(
-        "prompt", [], "What to draw, in words; several are drawn in turn. Default: held-out captions.", flag_values=values
+        "prompt",
+        [],
+        "What to draw, in words; may be repeated, and several are drawn in turn. Default: held-out captions.",
+        flag_values=values,
     )
     flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
     flags.DEFINE_string("negative", None, "What guidance leads away from, in words. Default: no caption.", flag_values=values)
