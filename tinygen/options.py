@@ -49,7 +49,7 @@ def sample(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "prompt",
         [],
-        "What to draw, in words; may be repeated, and several are drawn in turn. Default: held-out captions.",
+        "What to draw, in words; may be repeated. Default: held-out captions.",
         flag_values=values,
     )
     flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
