@@ -18,6 +18,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,6 +71,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"prepare_latents: {error.filename or arguments.out}: {error.strerror or error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("prepare_latents: interrupted; nothing is left of it", file=sys.stderr)
+        return 130
     print(report)
     return 0
 
@@ -189,4 +193,5 @@ def encoded(source: DataSource, split: str, encode: Encode, block: int) -> Itera
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # takes the half-written folder away too
     sys.exit(main())

@@ -193,16 +193,24 @@ def test_a_disk_with_too_little_room_is_told_of_before(prepare, tmp_path, monkey
     assert "1,797 latents take 449 kiB, and 1 MiB are free there" in capsys.readouterr().err
 
 
-def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("fault", "status", "told"),
+    [
+        (OSError(28, "No space left on device", "train.array_record"), 2, "train.array_record: No space left on device"),
+        (RuntimeError("write() failed: No space left on device"), 2, "cannot be written: write() failed: No space left"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing is left of it"),
+    ],
+)
+def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys, fault, status, told):
     encoded = prepare_latents.encoded
 
     def failing(*arguments):
         yield next(encoded(*arguments))
-        raise OSError(28, "No space left on device", "train.array_record")
+        raise fault
 
     monkeypatch.setattr(prepare_latents, "encoded", failing)
-    assert prepare(tmp_path / "out") == 2
-    assert "train.array_record: No space left on device" in capsys.readouterr().err
+    assert prepare(tmp_path / "out") == status
+    assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
