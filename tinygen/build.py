@@ -14,6 +14,7 @@ from tinygen import optim
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
+from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
@@ -66,13 +67,18 @@ class Parts:
     layout: Layout
 
 
-def data_source(config: Config, text: Text | None = None) -> DataSource:
+def data_source(config: Config, text: Text | Embedded | None = None) -> DataSource:
     """text: how captions have been read so far, where a model has learnt from them"""
     source = _made(datasets(), "data", config, {})
     if config.text.tokens:
         from tinygen.data.captions import captioned
 
-        source = captioned(source, known=text, **config.text)
+        reading = {key: config.text[key] for key in ("tokens", "length", "vocabulary")}
+        source = captioned(source, known=text if isinstance(text, Text) else None, **reading)
+    if config.text.embeddings:
+        from tinygen.data.embedded_captions import embedded
+
+        source = embedded(source, config.text.embeddings, text if isinstance(text, Embedded) else None)
     return source.overfitting(config.data.overfit)
 
 

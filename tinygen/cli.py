@@ -77,14 +77,14 @@ def _dispatch(arguments: list[str]) -> int:
         print(_manual(name, command, values))
         return 0
     _prepare_process()
-    overrides, rest = _split_overrides(rest)
+    overrides, rest = split_overrides(rest)
     if overrides and "config" not in values:
         raise UserError(f"{overrides[0]}: 'tinygen train' and 'tinygen check' take overrides; a checkpoint brings its own configuration")
     _parse(values, _spread(rest, ("--grid", "--compare")))
     recipe = None
     if "config" in values:  # before JAX is imported: a mistake in it answers at once
         path = required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
-        recipe = Recipe(path, *_config(path, overrides))
+        recipe = Recipe(path, *configured(path, overrides))
     return command.run(values, recipe) or 0
 
 
@@ -120,7 +120,7 @@ def _spread(arguments: list[str], names: Sequence[str]) -> list[str]:
     return spread
 
 
-def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
+def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     """The recipe's configuration with every `--config.a.b=v`, typed and applied by ml_collections' config_flags; and what that changed."""
     from ml_collections import config_flags
 
@@ -144,7 +144,7 @@ def _config(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     return config, schema.difference(original, config)
 
 
-def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
+def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
     """(overrides `--config.a.b=v`, the other arguments); `--config.a.b v` is written with `=`."""
     overrides: list[str] = []
     others: list[str] = []

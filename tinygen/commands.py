@@ -88,6 +88,7 @@ def _sample_flags(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
     flags.DEFINE_string("negative", None, "What guidance leads away from, in words. Default: no caption.", flag_values=values)
+    flags.DEFINE_string("encoder", None, "The folder of a run's text encoder, where that has moved.", flag_values=values)
     _sampler_flags(values)
     flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
@@ -112,6 +113,7 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
         return _command("sample")(
             ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else 64), labels=values.labels,
             prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
+            encoder=values.encoder,
         )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def main(
     known = (saved.codec.labels, saved.codec.text)
     labelled = found.examples if found.known == known else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
-    sums, given = identity(saved), {name: rows.tolist() for name, rows in cond.items()}
+    sums, given = identity(saved), generated.told_by(cond, found.pictures)
     tree = sample.load(saved, parts, ema=ema)
     values: list[dict[str, float]] = []
     scored: list[Pictures] = []

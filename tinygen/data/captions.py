@@ -53,13 +53,8 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         raise UserError(
             f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
         )
-    captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
+    captions = captions_of(source, "config.text.tokens")
     total, captioned = len(captions["train"]), sum(map(bool, captions["train"]))
-    if not captioned:
-        raise UserError(
-            "config.text.tokens: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a "
-            'Text feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
-        )
     merges = () if tokens == "bytes" else known.merges if known and known.merges else trained_merges(captions["train"], vocabulary - 1)
     text = Text(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
@@ -83,6 +78,17 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         fingerprint=digest.hexdigest()[:16],
         summary=tuple(said),
     )
+
+
+def captions_of(source: DataSource, option: str) -> dict[str, list[str]]:
+    """All captions of each split, `normal`. Raises UserError, naming the option that asks for them, where no training example has one."""
+    captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
+    if not any(captions["train"]):
+        raise UserError(
+            f"{option}: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a Text "
+            'feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
+        )
+    return captions
 
 
 def _read(split: str, examples: Examples) -> Iterator[str]:
