@@ -52,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(rest)
     try:
         config, _ = cli.configured(arguments.config, overrides)
-        print(prepare(config, arguments.encoder, arguments.out.expanduser(), arguments.length, arguments.batch_size, arguments.config))
+        given = " ".join([f"--config={arguments.config}", *overrides])
+        print(prepare(config, arguments.encoder, arguments.out.expanduser(), arguments.length, arguments.batch_size, given))
     except UserError as error:
         print(f"prepare_text: {error}", file=sys.stderr)
         return 2
@@ -62,8 +63,12 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_size: int, recipe: str) -> str:
-    """Writes the folder; returns what is said of it. Raises UserError for what would keep it from being of use, before it encodes."""
+def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_size: int, given: str) -> str:
+    """Writes the folder; returns what is said of it.
+
+    given: the recipe and its overrides, for the next command
+    Raises UserError for what would keep it from being of use, before it encodes.
+    """
     if batch_size < 1:
         raise UserError(f"--batch_size={batch_size} must be positive")
     if out.exists():
@@ -85,7 +90,8 @@ def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_s
             fresh.rename(out)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    return report(out, prepared, recipe, config)
+    tokens = " --config.text.tokens=" if config.text.tokens else ""
+    return report(out, prepared, f"{given}{tokens}")
 
 
 def counted(captions: Sequence[str], encoder: Encoder, progress: Progress, what: str) -> np.ndarray:
@@ -140,21 +146,21 @@ def encoded(
         embed, there = encoder.encode([captions[row] for row in rows], length)
         if not np.array_equal(there.sum(1), lengths[rows]):
             raise UserError(f"{encoder.name} reads a caption as more or fewer tokens than its tokenizer counts: is it another's?")
-        halves = embed[there].astype("<f2")
+        with np.errstate(over="ignore"):  # told of below
+            halves = embed[there].astype("<f2")
         if not np.isfinite(halves).all():
             raise UserError(f"{encoder.name} gives values that are not finite, or beyond 65,504: are its weights whole?")
         yield halves.tobytes()
 
 
-def report(out: Path, prepared: Prepared, recipe: str, config: Config) -> str:
+def report(out: Path, prepared: Prepared, given: str) -> str:
     train, held_out, text = prepared.splits["train"], prepared.splits["validation"], prepared.text
     size, cut = sum(file.stat().st_size for split in SPLITS for file in files_of(out, split)), train.cut + held_out.cut
-    tokens = " --config.text.tokens=" if config.text.tokens else ""
     return (
-        f"{out}: captions of {train.captioned:,} of {train.num:,} training examples and {held_out.captioned:,} of {held_out.num:,} held out, "
+        f"{out}: captions of {train.captioned:,} of {train.num:,} training examples, {held_out.captioned:,} of {held_out.num:,} held out; "
         f"{train.tokens + held_out.tokens:,} tokens of {text.features} features, {si(size, 1024)}B\n"
         f"by {text.encoder} (sha256 {text.sha256[:16]}); {cut:,} captions had more than {text.length} tokens and were cut off\n"
-        f"next: tinygen train --config={recipe}{tokens} --config.text.embeddings={out}"
+        f"next: tinygen train {given} --config.text.embeddings={out}"
     )
 
 
