@@ -119,7 +119,7 @@ def test_embeddings_that_a_run_has_not_learnt_from_are_refused(written, changes)
 
 
 def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def about(path, **changes):
@@ -138,11 +138,11 @@ def longer(path):
         ("train.npy", cut, "train.npy is damaged"),
         ("train.npy", lambda path: path.write_bytes(b""), "train.npy is damaged"),
         ("validation.npy", lambda path: path.unlink(), "validation.npy is damaged (it is not there)"),
-        ("train.npy", lambda path: np.save(path, np.load(path)[:, :3]), "float16[39, 3] in place of <f2[39, 6]"),
+        ("train.npy", lambda path: np.save(path, np.load(path)[:, :3]), "float16[45, 3] in place of <f2[45, 6]"),
         ("train_lengths.npy", longer, "train_lengths.npy is damaged"),
         ("train_lengths.npy", lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "train_lengths.npy is damaged"),
         ("text.json", lambda path: path.unlink(), "text.json is not there. Embeddings are made by"),
-        ("text.json", cut, "text.json"),
+        ("text.json", cut, "text.json is damaged"),
         ("text.json", lambda path: path.write_text("[" * 10**5), "text.json is damaged"),
         ("text.json", lambda path: path.write_text("{}"), "text.json is damaged"),
         ("text.json", lambda path: about(path, features=0), "text.json: embeddings of a caption have 1 to"),
@@ -155,7 +155,7 @@ def test_a_damaged_folder_is_refused(folder, name, damage, said):
     damage(folder / name)
     with pytest.raises(UserError) as error:
         read(folder)
-    assert said in str(error.value) or (damage is cut and name == "text.json")
+    assert said in str(error.value)
 
 
 def test_captions_that_were_cut_off_are_told_of(tmp_path):
