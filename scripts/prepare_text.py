@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import build, cli, text_encoder
@@ -106,7 +107,7 @@ def counted(captions: Sequence[str], encoder: Encoder, progress: Progress, what:
 def check_room(out: Path, lengths: Sequence[np.ndarray], features: int) -> None:
     """Raises UserError where the disk has less room than the embeddings take."""
     tokens, num = sum(int(each.sum()) for each in lengths), sum(map(len, lengths))
-    needed, free = 2 * tokens * features + 4 * num, free_bytes(out.absolute())
+    needed, free = 2 * tokens * features + 4 * num, free_bytes(epath.Path(out.absolute()))
     if free is not None and needed + GAP > free:
         raise UserError(f"--out={out}: embeddings of {tokens:,} tokens take {si(needed, 1024)}B, and {si(free, 1024)}B are free there")
 
@@ -143,7 +144,7 @@ def encoded(
     told = np.flatnonzero(lengths)  # those without a caption have no tokens
     for first in progress.track(range(0, len(told), batch_size), description=what):
         rows = told[first : first + batch_size]
-        embed, there = encoder.encode([captions[row] for row in rows], length)
+        embed, there = encoder.encode([captions[int(row)] for row in rows], length)
         if not np.array_equal(there.sum(1), lengths[rows]):
             raise UserError(f"{encoder.name} reads a caption as more or fewer tokens than its tokenizer counts: is it another's?")
         with np.errstate(over="ignore"):  # told of below

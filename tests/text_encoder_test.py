@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-WORDS = ["<pad>", "<begin>", "<end>", "<unknown>", *"a red blue house tree beside the with and of".split()]
+WORDS = ["<pad>", "<begin>", "<end>", "<unknown>", *["a", "red", "blue", "house", "tree", "beside", "the", "with", "and", "of"]]
 PROMPTS = ["a red house", "a tree beside the blue house with a tree and a red tree", "house"]
 KINDS = ("clip", "t5")
 

@@ -5,10 +5,11 @@ PyTorch and transformers run them, once for the captions of the data and once fo
 
 import dataclasses
 import hashlib
+import importlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ContextManager
 
 import numpy as np
 
@@ -59,8 +60,7 @@ def load(encoder: str, option: str = "--encoder", *, accelerated: bool = False) 
     Raises UserError, in seconds, for what is not to be had or is none.
     """
     try:
-        import torch
-        import transformers
+        torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     except ImportError as error:
         raise UserError(f"{option}={encoder}: {NEEDS}") from error
     folder, name = _placed(encoder, option)
@@ -82,12 +82,11 @@ def load(encoder: str, option: str = "--encoder", *, accelerated: bool = False) 
     if missing := sorted(loading["missing_keys"]):
         raise UserError(f"{option}={encoder}: {len(missing)} arrays of the text encoder are not there, {missing[0]} the first of them")
     device = "cuda" if accelerated and torch.cuda.is_available() else "cpu"
-    return _encoder(name, model.to(device).eval(), tokenizer)
+    return _encoder(name, model.to(device).eval(), tokenizer, torch.inference_mode)
 
 
-def _encoder(name: str, model: Any, tokenizer: Any) -> Encoder:
-    import torch
-
+def _encoder(name: str, model: Any, tokenizer: Any, inference: Callable[[], ContextManager]) -> Encoder:
+    """inference: PyTorch's way of computing without gradients"""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -99,7 +98,7 @@ def _encoder(name: str, model: Any, tokenizer: Any) -> Encoder:
 
     def encode(captions: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
         given = tokenizer(list(captions), padding="longest", truncation=True, max_length=length, return_tensors="pt").to(model.device)
-        with torch.inference_mode():
+        with inference():
             hidden = model(input_ids=given["input_ids"], attention_mask=given["attention_mask"]).last_hidden_state
         longest = hidden.shape[1]
         embed, there = np.zeros((len(captions), length, features), np.float32), np.zeros((len(captions), length), bool)
@@ -113,7 +112,7 @@ def _encoder(name: str, model: Any, tokenizer: Any) -> Encoder:
 def _digest(model: Any) -> str:
     """SHA-256 of all arrays' shapes and values in float32, whatever they are called: that of equal weights, however they were saved."""
     each = (parameter.detach().cpu().float().numpy() for parameter in model.parameters())
-    sums = sorted(f"{array.shape} {hashlib.sha256(np.ascontiguousarray(array)).hexdigest()}" for array in each)
+    sums = sorted(f"{array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}" for array in each)
     return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
@@ -129,17 +128,16 @@ def _placed(encoder: str, option: str) -> tuple[str, str]:
 
 def _downloaded(name: str, option: str) -> str:
     """The folder where an encoder of the hub lies. What has been downloaded before needs no network."""
-    import huggingface_hub
-
+    hub = importlib.import_module("huggingface_hub")
     try:
-        listed = huggingface_hub.HfApi().model_info(name, timeout=PATIENCE).siblings or []
+        listed = hub.HfApi().model_info(name, timeout=PATIENCE).siblings or []
         whole = any(each.rfilename.endswith(".safetensors") for each in listed)
         patterns = ["*.json", "*.txt", "*.model", "*.safetensors" if whole else "pytorch_model*.bin"]
-        return huggingface_hub.snapshot_download(name, allow_patterns=patterns)
+        return hub.snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network's, a proxy's or the hub's, each of a class of its own
         said = next(iter(str(error).splitlines()), "")[:160]
         try:
-            return huggingface_hub.snapshot_download(name, local_files_only=True)
+            return hub.snapshot_download(name, local_files_only=True)
         except Exception:
             raise UserError(
                 f"{option}={name}: there is no such folder, and the hub does not give an encoder of that name ({said}).\n"
