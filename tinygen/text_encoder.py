@@ -9,7 +9,8 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ContextManager
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def load(encoder: str, option: str = "--encoder", *, accelerated: bool = False) 
     return _encoder(name, model.to(device).eval(), tokenizer, torch.inference_mode)
 
 
-def _encoder(name: str, model: Any, tokenizer: Any, inference: Callable[[], ContextManager]) -> Encoder:
+def _encoder(name: str, model: Any, tokenizer: Any, inference: Callable[[], AbstractContextManager]) -> Encoder:
     """inference: PyTorch's way of computing without gradients"""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
