@@ -39,9 +39,13 @@ lint: dev
 types: dev
 	$(BIN)/pyright
 
+LATENT := configs/microdit_xl_latent.py
 smoke: setup
-	for recipe in configs/*.py; do \
-	  $(BIN)/tinygen train --config=$$recipe:smoke --workdir=$$(mktemp -d)/run || exit 1; done
+	place=$$(mktemp -d) && for recipe in $(filter-out $(LATENT), $(wildcard configs/*.py)); do \
+	  $(BIN)/tinygen train --config=$$recipe:smoke --workdir=$$place/$$(basename $$recipe .py) || exit 1; done && \
+	$(BIN)/python scripts/prepare_latents.py --config=configs/autoencoder_avatars.py:smoke \
+	  --autoencoder=$$place/autoencoder_avatars --out=$$place/latents && \
+	$(BIN)/tinygen train --config=$(LATENT):smoke --config.data.path=$$place/latents --workdir=$$place/microdit_xl_latent
 
 bench: setup
 	$(BIN)/python scripts/bench.py products --seconds=3

@@ -12,19 +12,20 @@ from tinygen.config import Config, base, vary
 
 def get_config(variant: str = "") -> Config:
     config = base(
-        data=dict(name="tfds", dataset="avatars/micah-20000", size=32, label=""),
+        data=dict(name="avatars", size=32, label=""),
         text=dict(tokens="bpe", length=40, vocabulary=512),
         batch_size=32,
         model=dict(name="microdit", patch=4, width=192, depth=6, heads=3, text_depth=2, text_width=128),
         objective=dict(name="flow", guidance=3.0),
         optim=dict(lr=1e-3, warmup=200),
         ema=dict(decay=0.999),
-        train=dict(steps=6000, preview_every=1000, eval_every=1000, eval_num=512, checkpoint_every=1000),
+        train=dict(steps=3000, preview_every=500, eval_every=500, eval_num=512, checkpoint_every=500),
     )
     return vary(
         config,
         variant,
         smoke=dict(
+            data=dict(num=240),
             batch_size=16,
             model=dict(width=32, depth=2, heads=2, text_depth=1, text_width=32),
             objective=dict(nfe=8),

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tinygen import heap, networks, runtime
 from tinygen.errors import UserError
-from tinygen.sample import EVERYWHERE
 from tinygen.scoring.collecting import collected
 from tinygen.scoring.extraction import extractor
 from tinygen.scoring.references import find, write_statistics
 from tinygen.sharding import Layout, make_mesh
+from tinygen.trained import EVERYWHERE
 
 
 def main(argv: list[str] | None = None) -> int:

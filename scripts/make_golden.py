@@ -120,10 +120,10 @@ def describe(tree: Any) -> dict[str, Any]:
 
 def draw(saved: Any) -> Any:
     """Four samples [4, 8, 8, 1] of a checkpoint, as `tinygen sample` draws them, before they are rounded to pixels."""
-    from tinygen import build, sample
+    from tinygen import build, sample, trained
 
     parts = build.parts(saved.config, saved.codec)
-    return sample.draw(sample.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
+    return sample.draw(trained.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reporte
     assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["20"]  # the older ones were removed
 
-    options = dict(step=None, ema=True, num=2, labels=None, settings={}, seed=0, batch_size=2, out=None)
+    options = dict(step=None, ema=True, num=2, labels=None, prompts=(), negative=None, settings={}, seed=0, batch_size=2, out=None)
     assert [sample.main(RUN, **options) for _ in range(2)] == [0, 0]  # the second in place of the first
     assert {path.name for path in (run / "sampled" / "20").iterdir()} == {"00000.png", "00001.png", "grid.png", "samples.json"}
     assert [evaluate.main(RUN, step=None, ema=True) for _ in range(2)] == [0, 0]

@@ -4,7 +4,7 @@ import shutil
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, cli, sample, train
+from tinygen import build, checkpoint, cli, train, trained
 from tinygen import config as schema
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_is_named_and_so_are_the_others(stored, tmp_path, t
     shutil.copytree(stored, copy)
     (copy / "checkpoints" / "20" / torn).write_bytes(b"")
     with pytest.raises(UserError, match=r"checkpoints/20 cannot be read") as refused:
-        sample.load(saved := checkpoint.find(copy), build.parts(saved.config, saved.codec), ema=True)
+        trained.load(saved := checkpoint.find(copy), build.parts(saved.config, saved.codec), ema=True)
     assert "Other checkpoints there: 10." in str(refused.value)
     assert len(str(refused.value).splitlines()) == 2
     assert checkpoint.find(copy, 10).step == 10

@@ -12,8 +12,9 @@ import told_folder
 
 from tinygen import config as schema
 from tinygen import text_encoder
+from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec
-from tinygen.data.embedded_captions import SPREAD, embedded, spread
+from tinygen.data.embedded_captions import SPREAD, carried_over, embedded, spread
 from tinygen.data.embeddings import Embedded, Rows
 from tinygen.errors import UserError
 
@@ -222,3 +223,28 @@ def test_without_the_libraries_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"pip install 'tinygen\[text\]'"):
         text_encoder.load("anything")
+
+
+def test_where_training_examples_are_drawn_their_embeddings_come_with_them(written):
+    """As of latents, whose posteriors are drawn from."""
+    plain = told.source()
+
+    def draw(indices, generators):
+        return {"x": plain.splits["train"].take(indices)["x"] + np.stack([each.normal(size=(16, 16, 3)) for each in generators])}
+
+    batch = next(embedded(dataclasses.replace(plain, draw=draw), str(written)).batches("train", 4, 3))
+    steady = next(read(written).batches("train", 4, 3))
+    assert np.abs(batch["x"] - steady["x"]).max() > 1
+    np.testing.assert_array_equal(batch["embed"], steady["embed"])
+    tokens = captioned(dataclasses.replace(plain, draw=draw), tokens="bytes", length=8, vocabulary=0)
+    np.testing.assert_array_equal(next(tokens.batches("train", 4, 3))["text"].any(1), steady["embed_mask"].any(1))
+
+
+def test_images_behind_latents_have_the_embeddings_of_these(written):
+    source = read(written)
+    images = told.source(num=12, fingerprint="images")  # latents may be of mirrored images besides, after all others
+    both = carried_over(source, images)
+    batch = both.splits["train"].take(np.array([11, 2]))
+    np.testing.assert_array_equal(batch["x"], images.splits["train"].take(np.array([11, 2]))["x"])
+    np.testing.assert_array_equal(batch["embed"], source.splits["train"].take(np.array([11, 2]))["embed"])
+    assert (len(both.splits["train"]), both.codec.text, both.fingerprint) == (12, source.codec.text, "images")

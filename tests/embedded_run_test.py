@@ -9,7 +9,7 @@ import pytest
 import told
 import told_folder
 
-from tinygen import build, checkpoint, keys, sample, stages, text_encoder, train
+from tinygen import build, checkpoint, keys, sample, stages, text_encoder, train, trained
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.prompts import told as told_by
@@ -178,7 +178,7 @@ def test_pictures_are_drawn_from_rows_that_are_looked_up(run):
     source = build.data_source(run.config)
     cond, _ = generated.conditions(saved.codec, ["data"], 12, source.splits["train"])
     whole = {name: rows[:] for name, rows in cond.items()}
-    weights = sample.load(saved, parts, ema=True)
+    weights = trained.load(saved, parts, ema=True)
     drawn = [sample.draw(weights, parts, each, num=12, seed=0, batch_size=8) for each in (cond, whole)]
     np.testing.assert_array_equal(*drawn)
 

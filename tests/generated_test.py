@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, checkpoint, sample
+from tinygen import build, checkpoint, sample, trained
 from tinygen.data.base import ArrayExamples
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
@@ -24,7 +24,7 @@ def examples(labels):
 def model(finished):
     saved = checkpoint.find(finished.workdir)
     parts = build.parts(sample.configured(saved.config, {}), saved.codec)
-    return parts, sample.load(saved, parts, ema=True)
+    return parts, trained.load(saved, parts, ema=True)
 
 
 def pictures(model, num, start=0, size=8, seed=3):

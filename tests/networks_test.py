@@ -8,8 +8,8 @@ import pytest
 from tinygen import build, checkpoint, networks, train
 from tinygen import config as schema
 from tinygen.errors import UserError
-from tinygen.sample import load
 from tinygen.state import graph_of, merge
+from tinygen.trained import digest, load
 
 
 def config(**changes):
@@ -89,7 +89,7 @@ def test_the_digest_is_the_weights(grey, network):
     assert again.name == "my_digits"
     changed = jax.tree.map(np.copy, network.variables)
     changed[0]["out"]["bias"][0] += 1e-6
-    assert networks._digest(changed) != networks._digest(network.variables)
+    assert digest(changed) != digest(network.variables)
 
 
 def test_a_run_that_is_no_classifier_is_refused(finished):

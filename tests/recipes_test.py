@@ -1,6 +1,7 @@
 import re
 from pathlib import Path
 
+import prepare_latents
 import pytest
 from flax import nnx
 
@@ -14,13 +15,26 @@ STATED = re.compile(r"([\d.,]+)\s*([kMB]?) parameters")
 
 @pytest.fixture(autouse=True)
 def own_data(tmp_path_factory, monkeypatch):
-    """What recipes prepare for TFDS is prepared once for these tests, and nowhere else."""
+    """What recipes prepare for TFDS, and what they find in this folder, is prepared once for these tests, and nowhere else."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.getbasetemp() / "tfds"))
+    (tmp_path_factory.getbasetemp() / "recipes").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path_factory.getbasetemp() / "recipes")
+
+
+def smoke(recipe):
+    """A recipe's smoke variant, its latents prepared as its docstring says."""
+    config = schema.load(f"{recipe}:smoke")
+    if config.data.name == "latents" and not Path(config.data.path).exists():
+        images = recipe.with_name("autoencoder_avatars.py")
+        few = dict(train=dict(steps=1, eval_every=0, preview_every=0))
+        assert train.main(schema.change(schema.load(f"{images}:smoke"), few), "autoencoder") == 0
+        assert prepare_latents.main([f"--config={images}:smoke", "--autoencoder=autoencoder", f"--out={config.data.path}"]) == 0
+    return config
 
 
 def parameters(recipe, config):
     """The number of parameters of a recipe's model, none of which is made, on data like those of its smoke variant."""
-    parts = build.parts(config, build.data_source(schema.load(f"{recipe}:smoke")).codec)
+    parts = build.parts(config, build.data_source(smoke(recipe)).codec)
     return checkpoint.count(nnx.eval_shape(lambda: split(parts.create(nnx.Rngs(0)))[1]))
 
 
@@ -35,7 +49,7 @@ def test_there_are_recipes():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metrics_of):
-    config = schema.change(schema.load(f"{recipe}:smoke"), dict(train=dict(steps=2, log_every=1)))
+    config = schema.change(smoke(recipe), dict(train=dict(steps=2, log_every=1)))
     assert train.main(config, str(tmp_path / "run")) == 0
     first, last = metrics_of(tmp_path / "run")
     assert (first["step"], last["step"]) == (1, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, sample, train
+from tinygen import build, checkpoint, train, trained
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.sharding import path_name
@@ -183,4 +183,4 @@ def test_sampling_from_a_checkpoint_of_another_model_is_refused(made, tiny, tmp_
     wider = tiny(model=dict(width=16))
     parts = build.parts(wider, build.data_source(wider).codec)
     with pytest.raises(UserError, match=r"other shape \(\d+\): ema/blocks/0/"):
-        sample.load(found, parts, ema=True)
+        trained.load(found, parts, ema=True)

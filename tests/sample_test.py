@@ -29,7 +29,18 @@ def draw(finished, tmp_path):
 
     def run(name="out", *, num, step=None, ema=True, labels=None, seed=0, batch_size=64, ckpt=None, **settings):
         folder = tmp_path / name
-        arguments = dict(step=step, ema=ema, num=num, labels=labels, settings=settings, seed=seed, batch_size=batch_size, out=str(folder))
+        arguments = dict(
+            step=step,
+            ema=ema,
+            num=num,
+            labels=labels,
+            prompts=(),
+            negative=None,
+            settings=settings,
+            seed=seed,
+            batch_size=batch_size,
+            out=str(folder),
+        )
         assert sample.main(str(ckpt or finished.workdir), **arguments) == 0
         told = json.loads((folder / "samples.json").read_text())
         pictures = np.stack([np.asarray(Image.open(folder / row["file"])) for row in told["samples"]])
@@ -125,5 +136,6 @@ def test_a_second_call_with_fewer_samples_leaves_none_of_the_first(draw):
 
 def test_without_a_place_the_files_go_beside_the_checkpoints(finished, tmp_path):
     workdir = shutil.copytree(finished.workdir, tmp_path / "copy")
-    sample.main(str(workdir), step=10, ema=True, num=1, labels=None, settings={}, seed=0, batch_size=64, out=None)
+    given = dict(num=1, labels=None, prompts=(), negative=None, settings={}, seed=0, batch_size=64)
+    sample.main(str(workdir), step=10, ema=True, out=None, **given)
     assert (workdir / "sampled" / "10" / "grid.png").exists()

@@ -150,7 +150,9 @@ def test_dropout_acts_in_training_and_not_in_evaluation(counting, tmp_path, metr
 
 def test_samples_of_a_model_without_pictures_are_an_array(counting, tmp_path):
     train.main(counting(train=dict(preview_every=0, eval_every=0)), str(tmp_path / "run"))
-    arguments = dict(step=None, ema=True, labels=None, settings={}, seed=0, batch_size=64, out=str(tmp_path / "out"))
+    arguments = dict(
+        step=None, ema=True, labels=None, prompts=(), negative=None, settings={}, seed=0, batch_size=64, out=str(tmp_path / "out")
+    )
     assert sample.main(str(tmp_path / "run"), num=12, **arguments) == 0
     tokens = np.load(tmp_path / "out" / "samples.npz")["x"]
     assert tokens.shape == (12, 9)

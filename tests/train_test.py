@@ -19,8 +19,9 @@ from tinygen import build, checkpoint, feed, lock, media, rundir, runtime, train
 from tinygen import config as schema
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
-from tinygen.sample import load, make_preview
+from tinygen.sample import make_preview
 from tinygen.state import graph_of
+from tinygen.trained import load
 
 STOP = 20
 

@@ -234,12 +234,13 @@ def test_a_file_with_any_byte_changed_gives_arrays_or_is_refused_in_one_line(for
         (b"just text", "torn, or none of PyTorch's .pth, .npz and .safetensors"),
         (pickle.dumps({"a": 1}), "torn, or none of"),
         (b"\x10\0\0\0\0\0\0\0{not json at all}", "damaged"),
+        (b"\x3e\0\0\0\0\0\0\0" + b'{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}    ' + b"\0", "its a is of type F8_E4M3"),
         (as_zip(pickle.dumps({"a": 1}, 2)), "it holds something else than tensors by name"),
         (as_zip(pickle.dumps([], 2)), "it holds something else than tensors by name"),
         (as_stream(pickle.dumps({}, 2), little=False), "its numbers are big-endian"),
         (as_zip(b"(" * 110_000), "more than 100,000 instructions"),  # each a mark, under which a stack is kept
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_what_is_no_file_of_weights_is_refused_in_one_line(data, said, tmp_path):
     with pytest.raises(UserError) as caught:

@@ -18,12 +18,14 @@ from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
+from tinygen.models.autoencoder import Autoencoder
 from tinygen.models.classifier import Classifier
 from tinygen.models.experts import Experts
 from tinygen.models.layers import SwiGLU
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
+from tinygen.objectives.autoencoder import Reconstruction
 from tinygen.objectives.classification import Classification
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
@@ -31,8 +33,14 @@ from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
 
-MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier}
-OBJECTIVES: dict[str, Callable[..., Any]] = {"flow": FlowMatching, "edm": EDM, "regression": Regression, "classification": Classification}
+MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier, "autoencoder": Autoencoder}
+OBJECTIVES: dict[str, Callable[..., Any]] = {
+    "flow": FlowMatching,
+    "edm": EDM,
+    "regression": Regression,
+    "classification": Classification,
+    "autoencoder": Reconstruction,
+}
 
 COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
 
@@ -40,7 +48,7 @@ COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own 
 @functools.cache
 def datasets() -> dict[str, Callable[..., DataSource]]:
     """The table of data sets. What reads them is imported with it: a model, which is made without data, needs none of that."""
-    from tinygen.data import folder, images, synthetic, tfds
+    from tinygen.data import folder, images, latents, synthetic, tfds
 
     return {
         "digits": images.digits,
@@ -51,6 +59,7 @@ def datasets() -> dict[str, Callable[..., DataSource]]:
         "avatars": tfds.avatars,
         "celeb_a": tfds.celeb_a,
         "tfds": tfds.tfds,
+        "latents": latents.latents,
     }
 
 
@@ -69,17 +78,21 @@ class Parts:
 
 def data_source(config: Config, text: Text | Embedded | None = None) -> DataSource:
     """text: how captions have been read so far, where a model has learnt from them"""
-    source = _made(datasets(), "data", config, {})
+    return told(config, _made(datasets(), "data", config, {}), text).overfitting(config.data.overfit)
+
+
+def told(config: Config, source: DataSource, text: Text | Embedded | None = None) -> DataSource:
+    """The source with its captions in its batches, where the recipe has a model learn from them."""
     if config.text.tokens:
         from tinygen.data.captions import captioned
 
         reading = {key: config.text[key] for key in ("tokens", "length", "vocabulary")}
-        source = captioned(source, known=text if isinstance(text, Text) else None, **reading)
+        return captioned(source, known=text if isinstance(text, Text) else None, **reading)
     if config.text.embeddings:
         from tinygen.data.embedded_captions import embedded
 
-        source = embedded(source, config.text.embeddings, text if isinstance(text, Embedded) else None)
-    return source.overfitting(config.data.overfit)
+        return embedded(source, config.text.embeddings, text if isinstance(text, Embedded) else None)
+    return source
 
 
 def parts(config: Config, codec: Codec) -> Parts:
@@ -170,6 +183,10 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
             heads = module.heads
             if heads == config.model.get("heads"):
                 raise UserError(f"config.model.heads={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+            if "heads" not in config.model:
+                raise UserError(
+                    f"config.mesh.tensor={tensor} splits attention's heads, and model {config.model.name!r} has {heads}: leave it at 1"
+                )
             keys = "config.model.attention_first or config.model.mixer_width"
             raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
         if isinstance(module, SwiGLU) and (hidden := module.gate.kernel.shape[1]) % tensor:

@@ -192,6 +192,7 @@ def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
     lines = [f"tinygen {name}: {command.summary}", "", f"  {command.usage}", "", "Flags:"]
     for flag_name in values:
         flag = values[flag_name]
-        default = "" if flag.default in (None, "") else f" (default: {str(flag.default).lower()})"
-        lines.append(f"  --{flag_name}: {flag.help}{default}")
+        default = "" if flag.default in (None, "", []) else f" (default: {str(flag.default).lower()})"
+        text = flag.help.partition(";\n")[0]  # absl adds a line to that of a flag which may be repeated
+        lines.append(f"  --{flag_name}: {text}{default}")
     return "\n".join(lines)

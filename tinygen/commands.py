@@ -1,11 +1,10 @@
-"""The subcommands: what `help` says of each, the flags that it defines, and the call that it makes with them.
+"""The subcommands: what `help` says of each, and the call that it makes with its flags, which `options` defines.
 
 Flags stop here: below, commands are functions of plain arguments. Nothing heavy (JAX, TensorFlow) is imported before one is called.
 """
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import os
 from collections.abc import Callable
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from tinygen import options
 from tinygen.errors import UserError
-from tinygen.keys import SCHEMA
 
 
 class Recipe(NamedTuple):
@@ -39,20 +38,6 @@ class Command:
     run: Callable[[flags.FlagValues, Any], int | None]
 
 
-def _recipe_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("config", None, "The recipe: PATH.py[:VARIANT]. --config.a.b=v overrides any key.", flag_values=values)
-    flags.DEFINE_string(
-        "workdir", None, "Where the run lives; starting again there resumes. Default: runs/<config name>.", flag_values=values
-    )
-
-
-def _train_flags(values: flags.FlagValues) -> None:
-    _recipe_flags(values)
-    flags.DEFINE_boolean(
-        "describe", False, "Print what would run - data, parameters, FLOPs, memory, advice on shapes - and leave.", flag_values=values
-    )
-
-
 def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
     with _joined_for(recipe.config, values):
         if values.describe:
@@ -63,42 +48,6 @@ def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
 def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
     with _joined_for(recipe.config, values):
         return _command("check")(recipe.config, _workdir(values))
-
-
-def _ckpt_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("ckpt", None, "A run's workdir, its checkpoints folder, or one checkpoint in it.", flag_values=values)
-    flags.DEFINE_integer("step", None, "Which checkpoint. Default: the newest.", flag_values=values)
-    flags.DEFINE_string("distributed", "", "Several processes: auto, or HOST:PORT,PROCESSES,PROCESS.", flag_values=values)
-    timeout = SCHEMA["distributed_timeout"].default
-    flags.DEFINE_integer("distributed_timeout", timeout, "Seconds to wait for them.", lower_bound=1, flag_values=values)
-    flags.DEFINE_boolean("ema", True, "Use the averaged weights; --noema uses the raw ones.", flag_values=values)
-
-
-def _sample_flags(values: flags.FlagValues) -> None:
-    _ckpt_flags(values)
-    flags.DEFINE_integer(
-        "num", None, "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_list(
-        "labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values
-    )
-    flags.DEFINE_multi_string(
-        "prompt", [], "What to draw, in words; several are drawn in turn. Default: held-out captions.", flag_values=values
-    )
-    flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
-    flags.DEFINE_string("negative", None, "What guidance leads away from, in words. Default: no caption.", flag_values=values)
-    flags.DEFINE_string("encoder", None, "The folder of a run's text encoder, where that has moved.", flag_values=values)
-    _sampler_flags(values)
-    flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
-    flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
-    flags.DEFINE_string("out", None, "Folder for the files. Default: <workdir>/sampled/<step>.", flag_values=values)
-
-
-def _sampler_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
-    flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
-    flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
 
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
@@ -113,7 +62,7 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
         return _command("sample")(
             ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else 64), labels=values.labels,
             prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
-            encoder=values.encoder,
+            autoencoder=values.autoencoder, encoder=values.encoder,
         )  # fmt: skip
 
 
@@ -139,51 +88,6 @@ def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
         return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
 
 
-def _eval_fid_flags(values: flags.FlagValues) -> None:
-    _ckpt_flags(values)
-    values["ckpt"].help = "Score a run's samples: its workdir, its checkpoints folder, or one checkpoint in it."
-    text, number = functools.partial(flags.DEFINE_string, flag_values=values), functools.partial(flags.DEFINE_integer, flag_values=values)
-    text("samples", None, "Score pictures that are there: a folder, or an .npz file (arr_0, uint8 [N, H, W, C]).")
-    text(
-        "ref",
-        None,
-        "What they are compared with: train or validation (of the run's data), a data set NAME[:SPLIT], a folder, an .npz file of pictures "
-        "or of statistics (mu, sigma). Default for --ckpt: train.",
-    )
-    number("num", None, "How many samples. Default: 50,000 of a checkpoint, all of --samples.")
-    flags.DEFINE_list(
-        "scores", ["fd"], "fd (Fréchet distance) | kid | pr (precision, recall) | dc (density, coverage) | is.", flag_values=values
-    )
-    text("features", "inception", "What is compared: inception (FID) | efflite0 (FD-EffLite0) | the workdir of a classifier trained here.")
-    flags.DEFINE_enum(
-        "preset",
-        None,
-        ["adm", "pytorch-fid", "clean"],
-        "How Inception's pictures are resized and scaled. Default: adm.",
-        flag_values=values,
-    )
-    text("weights", None, "Inception's file: .pth, .npz or .safetensors. Default: where it is kept, or downloaded.")
-    flags.DEFINE_list(
-        "labels", None, "Labels of the samples: data (as often as the reference has them) | all (in turn) | numbers or names in turn. "
-        "Default: data where the reference is a split of it, else all.",
-        flag_values=values,
-    )  # fmt: skip
-    _sampler_flags(values)
-    number("seed", 0, "Seed of the samples' noise.", lower_bound=0, upper_bound=2**32 - 1)
-    number("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", lower_bound=1)
-    flags.DEFINE_boolean("force", False, "Score too few samples as well: the number is then far too large.", flag_values=values)
-    flags.DEFINE_multi_string(
-        "grid", [], "Score every combination of settings: --grid guidance=1,1.5,2 nfe=4,25; draws a plot.", flag_values=values
-    )
-    flags.DEFINE_multi_string(
-        "compare",
-        [],
-        "Put the newest scores of two workdirs side by side: --compare A B. Unlike protocols are refused.",
-        flag_values=values,
-    )
-    flags.DEFINE_list("allow", [], "Fields of the protocol that may differ in --compare.", flag_values=values)
-
-
 def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
     if values.compare:
         if beside := [name for name in values if values[name].present and name not in ("compare", "allow")]:
@@ -197,7 +101,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
         raise UserError(f"--{twice[0]} is given twice: by itself and in --grid {twice[0]}=...")
     if values.allow:
         raise UserError("--allow says what may differ in --compare A B")
-    sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size") if values[name].present]
+    sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size", "autoencoder") if values[name].present]
     if values.samples and sampling:
         raise UserError(f"--{sampling[0]} says how a --ckpt is sampled; what is in --samples has been drawn already")
     with _joined(values, values.distributed, values.distributed_timeout):
@@ -205,12 +109,8 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
             preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
             settings=settings, points=points, seed=values.seed, batch_size=values.batch_size, force=values.force,
+            autoencoder=values.autoencoder,
         )  # fmt: skip
-
-
-def _report_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_list("workdir", None, "Folders of runs, separated by commas: several are shown side by side.", flag_values=values)
-    flags.DEFINE_string("out", None, "The page's file. Default: report.html in the first run's folder.", flag_values=values)
 
 
 def _report(values: flags.FlagValues, recipe: None) -> int | None:
@@ -261,37 +161,37 @@ COMMANDS = {
     "train": Command(
         "train a model, or go on with a run that was stopped",
         "tinygen train --config=configs/RECIPE.py[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
-        _train_flags,
+        options.train,
         _train,
     ),
     "check": Command(
         "do all that a run will do once, on a few examples, before it starts",
         "tinygen check --config=configs/RECIPE.py[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
-        _recipe_flags,
+        options.recipe,
         _check,
     ),
     "sample": Command(
         "draw samples from a checkpoint",
         "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=WORDS] [--nfe=25] [--guidance=2.0] [--out=DIR]",
-        _sample_flags,
+        options.sample,
         _sample,
     ),
     "eval": Command(
         "the objective's own held-out metrics of a checkpoint",
         "tinygen eval --ckpt=DIR [--step=N] [--noema]",
-        _ckpt_flags,
+        options.ckpt,
         _evaluate,
     ),
     "eval-fid": Command(
         "score samples against a reference: FID and its kind, each with its protocol",
         "tinygen eval-fid --ckpt=DIR | --samples=DIR --ref=NAME|DIR|FILE.npz [--num=50000] [--features=efflite0] | --compare A B",
-        _eval_fid_flags,
+        options.eval_fid,
         _eval_fid,
     ),
     "report": Command(
         "one HTML page of a run, or of several side by side",
         "tinygen report --workdir=DIR[,DIR ...] [--out=FILE.html]",
-        _report_flags,
+        options.report,
         _report,
     ),
 }

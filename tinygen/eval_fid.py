@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, networks, processes, rundir, sample, seals
+from tinygen import build, checkpoint, networks, processes, rundir, sample, seals, trained
 from tinygen import config as schema
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
+from tinygen.data.embedded_captions import carried_over
+from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 from tinygen.scores.frechet import too_few
 from tinygen.scores.network import Network
@@ -72,11 +74,13 @@ def main(
     seed: int,
     batch_size: int,
     force: bool,
+    autoencoder: str | None = None,
 ) -> int:
     """Scores the samples of a checkpoint, or those in a folder or a file; prints each score and appends it to eval.jsonl.
 
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler
     points: {setting: values}: every combination is scored
+    autoencoder: as for `sample.find`
     """
     if (ckpt is None) == (samples is None):
         raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
@@ -85,8 +89,7 @@ def main(
     wanted = chosen(scores, network, "--scores")
     if samples is not None:
         return _score_files(samples, ref, num, network, wanted, force)
-    saved = checkpoint.find(str(ckpt), step)
-    processes.agree("the checkpoint", str(saved.step))
+    saved = sample.find(str(ckpt), step, autoencoder)
     config = sample.configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
@@ -101,7 +104,7 @@ def main(
     labelled = found.examples if found.known == known else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), generated.told_by(cond, found.pictures)
-    tree = sample.load(saved, parts, ema=ema)
+    tree = trained.load(saved, parts, ema=ema)
     values: list[dict[str, float]] = []
     scored: list[Pictures] = []
     for config, parts, evaluations in plans:
@@ -152,7 +155,7 @@ def _score_files(
     pictures = pictures if num is None else pictures.first(num)
     found = references.find(ref, network, None)
     check_num(pictures.num, network, wanted, force)
-    using = extractor(network(), Layout(make_mesh(sample.EVERYWHERE["mesh"])))
+    using = extractor(network(), Layout(make_mesh(trained.EVERYWHERE["mesh"])))
     folder = epath.Path(path) if os.path.isdir(path) else epath.Path(path).parent
     task = Task(using, wanted, _reference(found, using, wanted), folder / "eval.jsonl")
     score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)
@@ -172,6 +175,12 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
 
 
 def _data_of(config: schema.Config, codec: Codec) -> DataSource:
+    """The data of a run, or the images behind latents."""
+    if codec.latents is not None:
+        images = references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
+        if isinstance(codec.text, Embedded):  # they are of the latents' fingerprint
+            return carried_over(build.data_source(schema.change(config, {"data": {"overfit": 0}}), codec.text), images)
+        return build.told(config, images, codec.text)
     with processes.lead_first("data"):
         source = build.data_source(config, codec.text)
     processes.agree("the data", source.fingerprint)

@@ -13,8 +13,8 @@ from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.rng import stream
-from tinygen.sample import EVERYWHERE, load
 from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
+from tinygen.trained import EVERYWHERE, load
 
 
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:

@@ -137,6 +137,12 @@ MODELS: dict[str, dict[str, Any]] = {
         groups=8,  # of features that are normalised together
         dropout=stage(0.1),  # share of the last features that is put to zero in training
     ),
+    "autoencoder": dict(
+        widths=(32, 64, 128),  # features of a stage, from the whole image on; all but the last halve its sides. Multiples of groups
+        depth=1,  # residual blocks a stage of the encoder; the decoder's have one more
+        latent=4,  # channels of a latent
+        groups=8,  # of features that are normalised together; the public ones: 32, widths=(128, 256, 512, 512), depth=2
+    ),
 }
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -167,6 +173,9 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     ),
     "classification": dict(
         label_smoothing=stage(0.0),  # share of the target that is spread over all classes evenly; never in evaluation
+    ),
+    "autoencoder": dict(
+        kl_weight=1e-6,  # of the latents' divergence from N(0, 1), nats an image, beside the mean absolute error of its values
     ),
 }
 
@@ -203,6 +212,12 @@ DATASETS: dict[str, dict[str, Any]] = {
         fit="crop",  # crop the middle | pad to a square
         flip=True,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets
+    ),
+    "latents": dict(  # of images, by an autoencoder: what scripts/prepare_latents.py has written
+        path=resume(""),  # the folder; its content is what may not change on resume
+        autoencoder=resume(""),  # what decodes them: a .safetensors file or a run; "" = what encoded them, where it was then
+        sample=True,  # draw each training latent from its posterior, anew each epoch; otherwise its mean
+        label=True,  # with the labels that the images had, if they had any
     ),
     "tfds": dict(  # any image set of TensorFlow Datasets
         dataset="",  # a name that TFDS knows (cifar10, mnist, name/config:version), or the folder of a prepared builder

@@ -1,6 +1,5 @@
 """The networks whose features scores compare, by name: Inception, EfficientNet-Lite0, or a run that learnt the user's own labels."""
 
-import hashlib
 import os
 
 import jax
@@ -11,14 +10,13 @@ from tinygen import build, checkpoint
 from tinygen import config as schema
 from tinygen.data.codec import encode_pixels
 from tinygen.errors import UserError, unknown
-from tinygen.sample import EVERYWHERE
-from tinygen.sample import load as load_weights
 from tinygen.scores.bicubic import bicubic
 from tinygen.scores.efflite import efflite0
 from tinygen.scores.inception import inception
 from tinygen.scores.network import Network
-from tinygen.sharding import path_name
 from tinygen.state import Tree, graph_of, merge
+from tinygen.trained import EVERYWHERE, digest
+from tinygen.trained import load as load_weights
 
 NAMES = ("inception", "efflite0")
 
@@ -48,9 +46,10 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     in [-1, 1]. Raises UserError for a run that is no classifier of images.
     """
     saved = checkpoint.find(ckpt, option=option)
-    if saved.config.objective.name != "classification" or saved.codec.kind != "image":
+    if saved.config.objective.name != "classification" or saved.codec.kind != "image" or saved.codec.latents is not None:
+        kind = saved.codec.kind if saved.codec.latents is None else "latent"
         raise UserError(
-            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {saved.codec.kind} data has none to compare.\n"
+            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {kind} data has none to compare.\n"
             "Train a classifier on your labels first, as configs/classify_digits.py does, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape
@@ -84,15 +83,5 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
         prepare=prepare,
         apply=apply,
         variables=(params, buffers),
-        sha256=_digest((params, buffers)),
+        sha256=digest((params, buffers)),
     )
-
-
-def _digest(tree: tuple[Tree, Tree]) -> str:
-    """SHA-256 of all arrays with their names, types and shapes: that of equal weights, however they were saved."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{path_name(path)} {array.dtype} {array.shape}\n".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

@@ -22,8 +22,9 @@ from tinygen.evaluate import held_out_size, held_out_step
 from tinygen.footprint import bytes_held, placed, si
 from tinygen.media import Media
 from tinygen.rng import stream
-from tinygen.sample import BATCH, EVERYWHERE, preview_size, preview_step, sample_step
+from tinygen.sample import BATCH, preview_size, preview_step, sample_step
 from tinygen.state import TrainState, Tree, graph_of, init_state, merge
+from tinygen.trained import EVERYWHERE
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
 

@@ -1,5 +1,6 @@
 """From a checkpoint to samples: files, and the previews of a run."""
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,10 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax import nnx
 from rich.progress import track
 
-from tinygen import build, checkpoint, media, processes
+from tinygen import build, checkpoint, decoding, media, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -20,13 +20,12 @@ from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 from tinygen.prompts import told
 from tinygen.rng import example_keys, stream
-from tinygen.state import TrainState, Tree, graph_of, merge, split
+from tinygen.state import TrainState, Tree, graph_of, merge
+from tinygen.trained import EVERYWHERE, load
 
 Conditions = Mapping[str, jax.Array]
 
 BATCH = 64  # samples drawn together unless told otherwise
-# Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
-EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
 
 def main(
@@ -40,6 +39,7 @@ def main(
     seed: int,
     batch_size: int,
     out: str | None,
+    autoencoder: str | None = None,
     prompts: Sequence[str] = (),
     negative: str | None = None,
     encoder: str | None = None,
@@ -49,10 +49,10 @@ def main(
     settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
     prompts: what is to be drawn, in turn
     negative: what guidance leads away from, in place of no caption
+    autoencoder: as for `find`
     encoder: as for `prompts.told`
     """
-    saved = checkpoint.find(ckpt, step)
-    processes.agree("the checkpoint", str(saved.step))
+    saved = find(ckpt, step, autoencoder)
     config = configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
@@ -60,6 +60,7 @@ def main(
     cond, away, words = told(
         saved.codec, num, labels=labels, prompts=prompts, negative=negative, guidance=config.objective.get("guidance"), encoder=encoder
     )
+    decoding.check(saved.codec)
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
     if processes.leads():
         folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
@@ -77,12 +78,14 @@ def main(
     return 0
 
 
-def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
-    """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are never read."""
-    branch = "ema" if ema else "params"
-    abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))
-    tree = saved.restore_weights(abstract, parts.layout.shardings(abstract))
-    return tree[branch], tree["buffers"]
+def find(ckpt: str, step: int | None, autoencoder: str | None) -> checkpoint.Saved:
+    """The checkpoint that all processes sample from.
+
+    autoencoder: of a run on latents, where it is no longer what it was in training
+    """
+    saved = checkpoint.find(ckpt, step)
+    processes.agree("the checkpoint", str(saved.step))
+    return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
 
 
 def draw(
@@ -133,7 +136,7 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, prompts: Sequence[str]
     codec = parts.codec
     files = [f"{index:05d}.png" for index in range(len(x))] if codec.kind == "image" else []
     if codec.kind == "image":
-        pictures = codec.decode(x)
+        pictures = decoding.pictures(codec, x)
         for name, picture in zip(files, pictures, strict=True):
             media.save_png(folder / name, picture)
         cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
@@ -186,9 +189,17 @@ def make_preview(
 
     def preview(state: TrainState) -> dict[str, media.Media]:
         shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))
-        return {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
+        first = {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
+        return {name: seen(item, source.codec) for name, item in first.items()} if processes.leads() else first
 
     return preview
+
+
+def seen(item: media.Media, codec: Codec) -> media.Media:
+    """What a preview shows of latents as images. Nothing else changes."""
+    if item.kind != "codec" or codec.latents is None:
+        return item
+    return media.Media(decoding.images(codec, np.asarray(item.value)), "image")
 
 
 def configured(config: Config, settings: Mapping[str, Any]) -> Config:

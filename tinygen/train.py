@@ -12,11 +12,14 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, lock, media, processes, rundir, runtime, stages
+from tinygen import build, checkpoint, decoding, footprint, lock, media, processes, rundir, runtime, stages
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.data.codec import Codec
+from tinygen.data.embeddings import Embedded
+from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.feed import bounded
@@ -59,15 +62,27 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     if earlier is not None:
         stages.check_model(config, earlier)  # before data are prepared
     with processes.lead_first("data"):
-        source = build.data_source(config)
+        words = earlier.codec.text if earlier else words_so_far(config, folder)
+        source = build.data_source(config, words if isinstance(words, Text) else None)  # embeddings are what they are
     processes.agree("the data", source.fingerprint)
     if earlier is not None:
         stages.check_data(config, source.codec, earlier)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)
+    decoding.check(source.codec)
     check_scoring(config, source, parts)
     return source, parts
+
+
+def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | None:
+    """How a run that goes on has read its captions."""
+    if not config.text.tokens or not checkpoint.saved_steps(folder):
+        return None
+    try:
+        return Codec.from_json(checkpoint.newest_item(folder, "codec")).text
+    except UserError:  # a torn checkpoint, which is set aside later; from the same captions comes the same
+        return None
 
 
 def run(
@@ -191,13 +206,17 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
 
 
 def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
-    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each."""
+    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each; and what the samples of
+    every preview are asked to show.
+    """
     codec, examples = source.codec, source.splits["train"]
+    if (prompts := codec.prompts(num)) and processes.leads():
+        rundir.write_whole(workdir / "prompts.txt", "\n".join(prompts) + "\n")
     if codec.kind != "image" or not processes.leads():
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
     batch = examples.take(indices)
-    media.save_png(workdir / "data.png", media.grid(codec.decode(batch["x"])))
+    media.save_png(workdir / "data.png", media.grid(decoding.pictures(codec, batch["x"])))
     rows = [{"caption": caption} if caption else {} for caption in examples.captions(indices)]
     for row, label in zip(rows, batch.get("label", []), strict=False):
         row["label"] = codec.labels[label]

@@ -45,7 +45,19 @@ def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(
 def test_a_sample_is_the_one_that_tinygen_sample_draws(run, tmp_path):
     (drawn_here,) = run(labels=["all"])
     drawn = tmp_path / "drawn"
-    sample.main(str(run.workdir), step=None, ema=True, num=NUM, labels=None, settings={}, seed=0, batch_size=8, out=str(drawn))
+    sample.main(
+        str(run.workdir),
+        step=None,
+        ema=True,
+        num=NUM,
+        labels=None,
+        prompts=(),
+        negative=None,
+        settings={},
+        seed=0,
+        batch_size=8,
+        out=str(drawn),
+    )
     (from_files,) = run(drawn / "eval.jsonl", ckpt=None, samples=str(drawn), ref="pixel_faces:validation", num=None)
     assert numbers(from_files) == numbers(drawn_here)
     pictures = np.stack([np.asarray(Image.open(path)) for path in sorted(drawn.glob("0*.png"))])

@@ -5,7 +5,7 @@ rows, at their positions in the global batch: together they see what one process
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -61,6 +61,15 @@ class FirstExamples:
         return self.examples.captions(indices)
 
 
+Draw = Callable[[np.ndarray, Sequence[np.random.Generator]], Batch]
+"""The examples at some indices, random ones, each by its generator."""
+
+
+def drawing(draw: Draw | None, rows: Callable[[np.ndarray], Batch]) -> Draw | None:
+    """`draw` with further arrays of the same examples, which are not random; None where there is nothing random at all."""
+    return None if draw is None else lambda indices, generators: {**draw(indices, generators), **rows(indices)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSource:
     """A data set: how its batches are read, and the codec that gives them meaning.
@@ -68,6 +77,7 @@ class DataSource:
     splits: "train" and "validation", by name
     fingerprint: changes when the data does; a run is not resumed on other data
     flip: mirror half of the training images [B, H, W, C], another half each epoch
+    draw: what training takes in place of its split's `take` where examples are random: it gets a generator for each besides
     summary: what was found, a line each: for the log; by default the numbers of examples and the labels
     """
 
@@ -75,6 +85,7 @@ class DataSource:
     splits: Mapping[str, Examples]
     fingerprint: str
     flip: bool = False
+    draw: Draw | None = None
     summary: tuple[str, ...] = ()
 
     def batches(
@@ -96,6 +107,9 @@ class DataSource:
         mine = _selection(rows)
 
         def read(number: int, indices: np.ndarray) -> Batch:
+            if self.draw is not None and split == "train":
+                places = np.arange(batch_size)[mine]  # of each its own, whichever process reads it
+                return self.draw(np.asarray(indices)[mine], [np.random.default_rng([seed, attempt, number, place]) for place in places])
             batch = examples.take(np.asarray(indices)[mine])
             if not self.flip or split != "train":
                 return batch

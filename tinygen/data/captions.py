@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from rich.progress import track
 
-from tinygen.data.base import DataSource, Examples
+from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.codec import Batch, Field
 from tinygen.data.tokenizers import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
 from tinygen.errors import UserError, unknown
@@ -29,7 +29,10 @@ class Beside:
         return len(self.examples)
 
     def take(self, indices: np.ndarray) -> Batch:
-        return {**self.examples.take(indices), **{name: rows[indices].astype(np.int32) for name, rows in self.arrays.items()}}
+        return {**self.examples.take(indices), **self.beside(indices)}
+
+    def beside(self, indices: np.ndarray) -> Batch:
+        return {name: rows[indices].astype(np.int32) for name, rows in self.arrays.items()}
 
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
@@ -59,7 +62,7 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
     text = Text(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
-    splits: dict[str, Examples] = {}
+    splits: dict[str, Beside] = {}
     said = [*source.about(), f"captions for {captioned:,} of {total:,} training images, as {text.vocabulary - 1:,} tokens ({tokens})"]
     for split, words in captions.items():
         rows, cut = text.rows(words)
@@ -75,6 +78,7 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         source,
         codec=dataclasses.replace(source.codec, spec=spec, text=text),
         splits=splits,
+        draw=drawing(source.draw, splits["train"].beside),
         fingerprint=digest.hexdigest()[:16],
         summary=tuple(said),
     )

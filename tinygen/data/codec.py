@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinygen.data.embeddings import Embedded
+from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 
@@ -51,12 +52,14 @@ class Codec:
     labels: the names of the values of `label`, in order; empty without one
     text: how captions and prompts become `text`, int32 [S], or `embed`, float32 [S, D], and `embed_mask`, bool [S]; None where captions
         are not learned from
+    latents: of images of which `x` holds an autoencoder's latents; `tinygen.decoding` makes pictures of them
     """
 
     kind: str
     spec: Mapping[str, Field]
     labels: tuple[str, ...] = ()
     text: Text | Embedded | None = None
+    latents: Latents | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or not all(isinstance(name, str) for name in self.labels):
@@ -72,6 +75,8 @@ class Codec:
                 "embed_mask": there,
             }:
                 raise UserError(f"an example does not have embeddings of the shape that its text encoder gives, {list(shape)}")
+        if self.latents is not None and ("x" not in self.spec or self.spec["x"].shape != self.latents.shape):
+            raise UserError(f"an example does not have the shape of these latents, {list(self.latents.shape)}")
 
     def facts(self) -> dict[str, Any]:
         """What a model or an objective may need to know of the data, under the names of their keyword arguments."""
@@ -127,8 +132,14 @@ class Codec:
         raise unknown("label", name, self.labels)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """Model values in [-1, 1] as uint8 pixels, rounded to the nearest level: the inverse of `encode_pixels`."""
+        """Pixel values in [-1, 1] as uint8 pixels, rounded to the nearest level: the inverse of `encode_pixels`."""
         return np.clip(np.floor(127.5 * np.asarray(x, np.float32) + 128.0), 0, 255).astype(np.uint8)
+
+    def decoded_by(self, autoencoder: str) -> "Codec":
+        """The same, where the autoencoder of its latents has moved to another file or run. Raises UserError for pixels."""
+        if self.latents is None:
+            raise UserError(f"--autoencoder={autoencoder}: this run learnt pixels, which need none")
+        return dataclasses.replace(self, latents=dataclasses.replace(self.latents, source=autoencoder))
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"spec": {key: dataclasses.asdict(field) for key, field in self.spec.items()}}
@@ -138,12 +149,12 @@ class Codec:
         """The inverse of `to_json`. Raises UserError, naming the `place`, for whatever is no codec."""
         try:
             spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
-            text = tree.get("text")
+            text, latents = tree.get("text"), Latents.from_json(tree["latents"]) if tree.get("latents") else None
             if text is not None and "encoder" in text:
                 text = Embedded(**text)
             elif text is not None:
                 text = Text(**{**text, "merges": tuple(map(tuple, text["merges"])), "examples": tuple(text["examples"])})
-            return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"]), "text": text})
+            return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"]), "text": text, "latents": latents})
         except UserError as error:
             raise UserError(f"{place}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygen.data.base import DataSource, Examples
+from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.codec import Batch, Field
 from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
 from tinygen.data.tokenizers import normal
@@ -33,12 +33,16 @@ class BesideEmbeddings:
         return len(self.examples)
 
     def take(self, indices: np.ndarray) -> Batch:
+        return {**self.examples.take(indices), **self.beside(indices)}
+
+    def beside(self, indices: np.ndarray) -> Batch:
+        """The embeddings alone."""
         shape = (len(indices), self.text.length)
         embed, there = np.zeros((*shape, self.text.features), np.float32), np.zeros(shape, bool)
         for row, (first, last) in enumerate(zip(self.ends[indices], self.ends[np.asarray(indices) + 1], strict=True)):
             embed[row, : last - first] = self.values[first:last]
             there[row, : last - first] = True
-        return {**self.examples.take(indices), "embed": embed, "embed_mask": there}
+        return {"embed": embed, "embed_mask": there}
 
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
@@ -66,7 +70,7 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
         raise UserError(
             f"{where} is not what this run has learnt from: it was told by {_told(known)}, and these are by {_told(prepared.text)}"
         )
-    splits: dict[str, Examples] = {}
+    splits: dict[str, BesideEmbeddings] = {}
     for split in SPLITS:
         examples, about = source.splits[split], prepared.splits[split]
         if len(examples) != about.num:
@@ -85,9 +89,22 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
         source,
         codec=dataclasses.replace(source.codec, spec=spec, text=text),
         splits=splits,
+        draw=drawing(source.draw, splits["train"].beside),
         fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
         summary=(*source.about(), *_summary(prepared)),
     )
+
+
+def carried_over(source: DataSource, images: DataSource) -> DataSource:
+    """The images behind latents with the embeddings of the latents' captions, which begin in the images' order."""
+    splits: dict[str, Examples] = {
+        split: BesideEmbeddings(images.splits[split], each.text, each.values, each.ends)
+        for split, each in source.splits.items()
+        if isinstance(each, BesideEmbeddings)
+    }
+    spec = {name: source.codec.spec[name] for name in ("embed", "embed_mask")}
+    codec = dataclasses.replace(images.codec, spec={**images.codec.spec, **spec}, text=source.codec.text)
+    return dataclasses.replace(images, codec=codec, splits=splits)
 
 
 def digest(captions: Iterable[str]) -> str:

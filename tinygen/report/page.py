@@ -212,7 +212,8 @@ def files(run: Run, link: str | None) -> str:
     items = "".join(
         f'<li><a href="{text(link + name)}">{text(name)}</a></li>' if link is not None else f"<li>{text(name)}</li>" for name in there
     )
-    what = ["eval"] if run.settings.get("objective.name") == "regression" else ["sample", "eval"]  # a curve is not sampled
+    unsampled = ("regression", "classification", "autoencoder")
+    what = ["eval"] if run.settings.get("objective.name") in unsampled else ["sample", "eval"]
     commands = [f"tinygen {each} --ckpt={shlex.quote(folder)}" for each in what] if run.checkpoints else []
     commands.append(f"tensorboard --logdir={shlex.quote(folder)}")
     steps = f"<p>Checkpoints at steps {text(', '.join(f'{step:,}' for step in run.checkpoints))}.</p>" if run.checkpoints else ""

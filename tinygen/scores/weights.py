@@ -13,8 +13,9 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
-import safetensors.numpy
+import safetensors
 from rich.progress import wrap_file
 
 from tinygen.errors import UserError
@@ -25,8 +26,21 @@ NAMES = ("pt_inception-2015-12-05-6726825d.pth", "weights-inception-2015-12-05-6
 """What torch-fidelity's and pytorch-fid's weights are called, which are the same bytes, and their SHA-256."""
 
 URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
-LARGEST = 2**30  # bytes of a file and of what it unpacks to: no network that a score uses has as many
+LARGEST = 2**30  # bytes of a file and of what it unpacks to: no feature network or autoencoder has as many
 PATIENCE = 30  # seconds without a byte
+
+DTYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
 
 
 def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
@@ -44,7 +58,7 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
     except OSError as error:
         raise UserError(f"weights {path}: {error.strerror}") from error
     if size > LARGEST:
-        raise UserError(f"weights {path}: {size:,} bytes are more than a feature network has ({LARGEST:,})")
+        raise UserError(f"weights {path}: {size:,} bytes are more than any network read here has ({LARGEST:,})")
     sha256 = hashlib.sha256(data).hexdigest()
     if path.name in NAMES and sha256 != PUBLIC:
         raise UserError(
@@ -74,12 +88,22 @@ def parse(data: bytes) -> dict[str, np.ndarray]:
     if torch_file.is_stream(data):
         return torch_file.read_stream(data)
     if data[8:9] == b"{":  # behind the header's length
-        return safetensors.numpy.load(data)
+        return tensors(data)
     if not data:
         raise ValueError("empty")
     if data.lstrip()[:1] == b"<":
         raise ValueError("a web page, not weights")
     raise ValueError("torn, or none of PyTorch's .pth, .npz and .safetensors")
+
+
+def tensors(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a .safetensors file, those of bfloat16 among them, which safetensors' own reader into NumPy does not know."""
+    arrays = {}
+    for name, view in safetensors.deserialize(data):
+        if view["dtype"] not in DTYPES:
+            raise ValueError(f"its {name[:80]} is of type {view['dtype']}, which is not read")
+        arrays[name] = np.frombuffer(view["data"], DTYPES[view["dtype"]]).reshape(view["shape"])
+    return arrays
 
 
 def find(weights: str | None, url: str = URL) -> Path:

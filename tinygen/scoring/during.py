@@ -18,6 +18,7 @@ from tinygen.scoring.collecting import Unwanted, collected
 from tinygen.scoring.extraction import Extractor, extract, extractor
 from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
 from tinygen.scoring.pictures import of_split
+from tinygen.scoring.references import originals
 from tinygen.scoring.scores import DURING, Score, Side, chosen, shortage, side_of
 from tinygen.state import TrainState, Tree
 
@@ -50,11 +51,18 @@ def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> Non
     if config.eval.every:
         check_draws_pictures(parts, config.objective.name)
         network, scores = scored_network(config)
-        for key, num in {"num": config.eval.num, "split": len(source.splits[config.eval.split])}.items():
+        compared = compared_with(source)
+        for key, num in {"num": config.eval.num, "split": len(compared.splits[config.eval.split])}.items():
             if problem := shortage(scores, num, reference=key == "split"):
                 raise UserError(f"config.eval.{key}={config.eval[key]}: {problem}, and there are {num}")
             if "fd" in scores and (problem := too_few(num, network.dim)):
                 raise UserError(f"config.eval.{key}={config.eval[key]}: {problem}.\nTake more, or another score: --config.eval.scores=kid")
+
+
+def compared_with(source: DataSource) -> DataSource:
+    """The data, or the images behind latents."""
+    latents = source.codec.latents
+    return source if latents is None else originals(latents, "Put them back, or take no scores: --config.eval.every=0.")
 
 
 def make_scoring(
@@ -77,7 +85,7 @@ def make_scoring(
     def ready() -> tuple[Extractor, dict[str, Score], Side]:
         network, scores = scored_network(config)
         using = extractor(network, parts.layout)
-        pictures = of_split(source, keys.split, f"the data's split {keys.split}")
+        pictures = of_split(compared_with(source), keys.split, f"the data's split {keys.split}")
         pictures = pictures.first(few) if few else pictures
         with collected(pictures, using, "features of the data", keep=not few, reference=True, unwanted=unwanted) as reference:
             return using, scores, reference

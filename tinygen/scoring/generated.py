@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygen import build
+from tinygen import build, decoding
 from tinygen.data.codec import CONDITIONS, Batch, Codec
 from tinygen.data.embeddings import Embedded, Rows
 from tinygen.errors import UserError
@@ -26,18 +26,19 @@ def of_model(
 
     def reads(start: int) -> Iterator[Read]:
         for x in drawn(weights, parts, cond, num=num, seed=seed, size=size, start=start, step=step):
-            for picture in parts.codec.decode(x):
+            for picture in decoding.pictures(parts.codec, x):
                 yield functools.partial(colour, picture)
 
     return Pictures(name=name, num=num, fingerprint=fingerprint, reads=reads)
 
 
 def check_draws_pictures(parts: build.Parts, objective: str) -> None:
-    """Raises UserError for a model whose samples no score can compare."""
+    """Raises UserError for a model whose samples no score can compare, and for latents without their autoencoder."""
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {objective!r} draws no samples: there is nothing to compare")
     if parts.codec.kind != "image":
         raise UserError(f"scores compare pictures, and this model's samples are {parts.codec.kind}")
+    decoding.check(parts.codec)
 
 
 def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) -> tuple[Batch, str]:

@@ -101,8 +101,9 @@ def of_npz(path: str, option: str) -> Pictures | None:
 
 def of_split(source: DataSource, split: str, name: str) -> Pictures:
     """A split of a data set, as a model sees it. Raises UserError for data that are no pictures."""
-    if source.codec.kind != "image":
-        raise UserError(f"{name}: scores compare pictures, and these data are {source.codec.kind}")
+    if source.codec.kind != "image" or source.codec.latents is not None:
+        kind = source.codec.kind if source.codec.latents is None else "latents"
+        raise UserError(f"{name}: scores compare pictures, and these data are {kind}")
     examples = source.splits[split]
 
     def reads(start: int) -> Iterator[Read]:

@@ -1,5 +1,6 @@
 """What samples are compared with: statistics in a file, pictures in a folder or a file, or a split of a data set."""
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -8,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygen import build
+from tinygen import build, processes
 from tinygen import config as schema
 from tinygen.data.base import DataSource, Examples
 from tinygen.data.embeddings import Embedded
+from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 from tinygen.keys import DATASETS
@@ -21,7 +23,7 @@ from tinygen.scoring.scores import Side
 
 KEYS = (("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov"))  # as files of statistics name them
 SPLITS = ("train", "validation")
-UNNAMED = ("folder", "tfds")  # data sets that a name alone does not tell
+UNNAMED = ("folder", "tfds", "latents")  # data sets that a name alone does not tell
 
 
 class Found(NamedTuple):
@@ -66,6 +68,30 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
     if os.sep in ref or ref.endswith(".npz"):
         raise UserError(f"{option}={ref} is not there")
     raise unknown(option, ref, [*SPLITS, *(name for name in DATASETS if name not in UNNAMED)])
+
+
+def originals(latents: Latents, cure: str) -> DataSource:
+    """The images whose latents a run learns: what its samples are compared with.
+
+    cure: what to do where they are gone, for the message
+    Raises UserError then, and where they have changed.
+    """
+    try:
+        source = _images(json.dumps(dict(latents.data), sort_keys=True))
+        if source.fingerprint != latents.images:
+            raise UserError(f"they have changed since ({latents.images} -> {source.fingerprint})")
+    except UserError as error:
+        raise UserError(f"the images that these latents were made of cannot be had: {error}\n{cure}") from error
+    return source
+
+
+@functools.lru_cache(maxsize=1)
+def _images(data: str) -> DataSource:
+    """The source of a recipe's section `data`. Processes ask each other about it once."""
+    with processes.lead_first("the images"):
+        source = build.data_source(schema.base(data=json.loads(data)))
+    processes.agree("the images", source.fingerprint)
+    return source
 
 
 def _of_source(source: DataSource, split: str, name: str) -> Found:

@@ -1,0 +1,36 @@
+"""Drawn faces, 64x64, into latents of 16x16x4 and back: a small autoencoder of latent diffusion's kind.
+
+    tinygen train --config=configs/autoencoder_avatars.py
+
+682k parameters; 20 minutes on two very busy CPU cores (1,500 steps of 8; 6.4 minutes of processor time). 1,000 steps give 24.7 dB on
+the 128 held-out faces, 1,500 steps 26.1 dB (averaged weights; 0.050 of mean absolute error, where a level of a pixel is 0.008):
+colours, outlines, mouths and glasses come back, thin lines a little soft. samples/<step>-reconstructions.png shows each face on the
+left of what became of it. 1,500 steps of 8 are 12,000 of the 19,000 faces: it learns on with more.
+
+64x64x3 are 12,288 values, 16x16x4 are 1,024. A weight of 1e-6 on 3,400 nats an image is 0.003 of the loss, and keeps the latents
+near a standard deviation of 1.3 with noise of 0.06.
+"""
+
+from tinygen.config import Config, base, vary
+
+
+def get_config(variant: str = "") -> Config:
+    config = base(
+        data=dict(name="avatars"),
+        batch_size=8,
+        model=dict(name="autoencoder", widths=(16, 32, 64), depth=1, latent=4, groups=8),
+        objective=dict(name="autoencoder", kl_weight=1e-6),
+        optim=dict(lr=2e-3, warmup=100),
+        ema=dict(decay=0.995),
+        train=dict(steps=1500, preview_num=24, preview_every=500, eval_every=500, eval_num=128, checkpoint_every=250),
+    )
+    return vary(
+        config,
+        variant,
+        smoke=dict(
+            data=dict(num=240),
+            batch_size=8,
+            model=dict(widths=(8, 8, 8)),
+            train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=8, checkpoint_every=10),
+        ),
+    )

@@ -1,0 +1,157 @@
+"""The public autoencoders of latent diffusion as files: their tensors' names and layouts, and the sizes that their shapes tell.
+
+Names are those of Hugging Face's diffusers (AutoencoderKL, older and newer ones), or those of the authors' own code (CompVis), with
+or without the `first_stage_model.` of a whole checkpoint. Kernels are PyTorch's: [C', C, height, width], [outputs, inputs].
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from tinygen.models.autoencoder import Autoencoder
+from tinygen.state import Tree, split
+
+GROUPS = 32  # of all public ones: no tensor's shape tells
+MOST = {"stages": 8, "blocks": 16, "features": 2**13}
+SHOWN = 3  # names in a message
+
+Path = tuple[str, ...]
+Renaming = tuple[str, str | Callable[[re.Match[str]], str]]
+
+OLDER: tuple[Renaming, ...] = (  # one after another: what a file may say -> what diffusers says today
+    (r"^first_stage_model\.", ""),
+    (r"\.down\.(\d+)\.block\.", r".down_blocks.\1.resnets."),
+    (r"\.down\.(\d+)\.downsample\.", r".down_blocks.\1.downsamplers.0."),
+    (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
+    (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
+    (r"\.mid\.attn_1\.norm\.", ".mid_block.attentions.0.group_norm."),
+    (r"\.mid\.attn_1\.", ".mid_block.attentions.0."),
+    (r"(attentions\.0)\.(query|q)\.", r"\1.to_q."),
+    (r"(attentions\.0)\.(key|k)\.", r"\1.to_k."),
+    (r"(attentions\.0)\.(value|v)\.", r"\1.to_v."),
+    (r"(attentions\.0)\.(proj_attn|proj_out)\.", r"\1.to_out.0."),
+    (r"\.nin_shortcut\.", ".conv_shortcut."),
+    (r"\.norm_out\.", ".conv_norm_out."),
+)
+PUBLIC: tuple[Renaming, ...] = (  # one after another: the model's paths -> diffusers' names
+    (r"^(encoder|decoder)\.(stem|out)\.", lambda found: f"{found[1]}.conv_{'in' if found[2] == 'stem' else 'out'}."),
+    (r"^(encoder|decoder)\.norm\.", r"\1.conv_norm_out."),
+    (r"^encoder\.stages\.(\d+)\.resample\.", r"encoder.down_blocks.\1.downsamplers.0.conv."),
+    (r"^decoder\.stages\.(\d+)\.resample\.", r"decoder.up_blocks.\1.upsamplers.0.conv."),
+    (r"^encoder\.stages\.(\d+)\.blocks\.", r"encoder.down_blocks.\1.resnets."),
+    (r"^decoder\.stages\.(\d+)\.blocks\.", r"decoder.up_blocks.\1.resnets."),
+    (r"\.middle\.first\.", ".mid_block.resnets.0."),
+    (r"\.middle\.second\.", ".mid_block.resnets.1."),
+    (r"\.middle\.norm\.", ".mid_block.attentions.0.group_norm."),
+    (r"\.middle\.attention\.(q|k|v)\w+\.", r".mid_block.attentions.0.to_\1."),
+    (r"\.middle\.attention\.out\.", ".mid_block.attentions.0.to_out.0."),
+    (r"\.norm_(first|second)\.", lambda found: f".norm{1 if found[1] == 'first' else 2}."),
+    (r"\.(first|second)\.", lambda found: f".conv{1 if found[1] == 'first' else 2}."),
+    (r"\.skip\.", ".conv_shortcut."),
+    (r"^(post_)?quant\.", r"\1quant_conv."),
+    (r"\.(kernel|scale)$", ".weight"),
+)
+
+
+def from_file(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Tree]:
+    """(the sizes, as keywords of `Autoencoder`, among them an image's least shape; its parameters in float32) of a file's arrays.
+
+    Raises ValueError that names the first arrays which are missing, left over, of another shape, or no finite numbers.
+    """
+    names = named(arrays)
+    sizes = sizes_of({public: arrays[name].shape for public, name in names.items()})
+    places = {public_name(path): (path, leaf.shape) for path, leaf in flat(abstract(sizes)).items()}
+    _refuse("it lacks", [public for public in places if public not in names])
+    _refuse("it has, besides an autoencoder's,", [name for public, name in names.items() if public not in places])
+    turned = {public: matrix(arrays[names[public]], len(shape)) for public, (_, shape) in places.items()}
+    other = [
+        f"{names[public]} {list(arrays[names[public]].shape)}" for public, (_, shape) in places.items() if turned[public].shape != shape
+    ]
+    _refuse("of another shape than its other tensors ask for:", other)
+    numbers = {public: np.asarray(array, np.float32) for public, array in turned.items() if jnp.issubdtype(array.dtype, jnp.floating)}
+    odd = [names[public] for public in places if public not in numbers or not np.isfinite(numbers[public]).all()]
+    _refuse("no finite numbers:", odd)
+    return sizes, unflatten_dict({path: numbers[public] for public, (path, _) in places.items()})
+
+
+def named(arrays: Iterable[str]) -> dict[str, str]:
+    """The names in a file by diffusers' names of today. Raises ValueError where two are the same."""
+    counted = [int(found[1]) for name in arrays if (found := re.search(r"\.up\.(\d{1,4})\.", name))]
+    # The authors count the decoder's stages from the largest size to the smallest, against the order in which they are gone through.
+    turned: tuple[Renaming, ...] = (
+        (r"\.up\.(\d{1,4})\.block\.", lambda found: f".up_blocks.{max(counted) - int(found[1])}.resnets."),
+        (r"\.up\.(\d{1,4})\.upsample\.", lambda found: f".up_blocks.{max(counted) - int(found[1])}.upsamplers.0."),
+    )
+    names: dict[str, str] = {}
+    for name in arrays:
+        public = renamed(name, (*OLDER, *turned))
+        if public in names:
+            raise ValueError(f"{names[public][:80]} and {name[:80]} are the same tensor")
+        names[public] = name
+    return names
+
+
+def public_name(path: Path) -> str:
+    """diffusers' name of a parameter: "encoder.down_blocks.0.resnets.1.conv1.weight"."""
+    return renamed(".".join(path), PUBLIC)
+
+
+def renamed(name: str, renamings: Iterable[Renaming]) -> str:
+    for pattern, replacement in renamings:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Keywords of `Autoencoder` that shapes by diffusers' names tell. Raises ValueError where they tell none, or too large ones."""
+
+    def features(name: str, axis: int) -> int:
+        shape = shapes.get(name, ())
+        if len(shape) != 4 or not 0 < shape[axis] <= MOST["features"]:
+            raise ValueError(f"{name} is {list(shape[:4]) if shape else 'missing'}, where an autoencoder has a convolution's kernel")
+        return shape[axis]
+
+    def counted(prefix: str) -> int:
+        return len({found[1] for name in shapes if (found := re.match(rf"{re.escape(prefix)}\.(\d+)\.", name))})
+
+    stages, depth = counted("encoder.down_blocks"), counted("encoder.down_blocks.0.resnets")
+    if not (0 < stages <= MOST["stages"] and 0 < depth <= MOST["blocks"]):
+        raise ValueError(f"its encoder has {stages} stages of {depth} blocks, which is none of latent diffusion's")
+    widths = tuple(features(f"encoder.down_blocks.{stage}.resnets.0.conv1.weight", 0) for stage in range(stages))
+    if any(width % GROUPS for width in widths):
+        raise ValueError(f"its stages have {', '.join(map(str, widths))} features, which are no multiples of {GROUPS}")
+    factor, channels = 2 ** (stages - 1), features("encoder.conv_in.weight", 1)
+    return dict(shape=(factor, factor, channels), widths=widths, depth=depth, latent=features("post_quant_conv.weight", 0), groups=GROUPS)
+
+
+def create(sizes: Mapping[str, Any], rngs: nnx.Rngs) -> Autoencoder:
+    return Autoencoder(**sizes, precision="float32", attention="auto", needs_jvp=False, rngs=rngs)
+
+
+def abstract(sizes: Mapping[str, Any]) -> Tree:
+    """The shapes of the parameters."""
+    return split(nnx.eval_shape(lambda: create(sizes, nnx.Rngs(0))))[1]
+
+
+def flat(tree: Tree) -> dict[Path, Any]:
+    return dict(flatten_dict(tree))  # pyright: ignore[reportReturnType]
+
+
+def matrix(array: np.ndarray, dimensions: int) -> np.ndarray:
+    """A file's array as the model has it: a kernel [C', C, h, w] -> [h, w, C, C'], a matrix [D', D] or [D', D, 1, 1] -> [D, D']."""
+    if dimensions == 2 and array.ndim == 4 and array.shape[2:] == (1, 1):
+        array = array[..., 0, 0]
+    if array.ndim != dimensions:
+        return array
+    return array.transpose(2, 3, 1, 0) if dimensions == 4 else array.T
+
+
+def _refuse(what: str, names: list[str]) -> None:
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        raise ValueError(f"{what} {', '.join(name[:80] for name in names[:SHOWN])}{more}")

@@ -1,0 +1,96 @@
+"""Trained autoencoders by where they are: a file of the public ones' weights, or a run of objective autoencoder."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+from tinygen import autoencoder_file, build, checkpoint
+from tinygen import config as schema
+from tinygen.errors import UserError
+from tinygen.scores import weights
+from tinygen.state import Tree, graph_of, merge
+from tinygen.trained import EVERYWHERE, digest
+from tinygen.trained import load as load_weights
+
+
+@dataclass(frozen=True)
+class Autoencoder:
+    """A frozen autoencoder, in float32.
+
+    name: of its file, or of the run's folder
+    sha256: of the file's bytes; of a run's weights, whichever file they are in
+    factor: pixels a side that a latent's side stands for: images' sides are multiples of it
+    channels: of a latent
+    image_channels: 1 (grey) or 3 (RGB)
+    variables: the weights, a tree of the host's arrays
+    encode: (variables, x [B, H, W, image_channels] in [-1, 1]) -> (mean, σ) of the latents, each [B, H/factor, W/factor, channels]
+    decode: (variables, z [B, h, w, channels]) -> x [B, factor·h, factor·w, image_channels]
+
+    Both are pure, to be jitted. encode raises UserError for an image whose sides `factor` does not divide.
+    """
+
+    name: str
+    sha256: str
+    factor: int
+    channels: int
+    image_channels: int
+    variables: Tree
+    encode: Callable[[Tree, jax.Array], tuple[jax.Array, jax.Array]]
+    decode: Callable[[Tree, jax.Array], jax.Array]
+
+
+def load(source: str, option: str) -> Autoencoder:
+    """The autoencoder of a .safetensors file with public weights, or of a run's averaged weights, whose workdir is given.
+
+    option: what the source was given as
+    Raises UserError where there is none.
+    """
+    if os.path.isfile(source):
+        return of_file(source, option)
+    if "://" not in source and not os.path.isdir(source):
+        raise UserError(f"{option}={source}: there is no such file or folder")
+    return of_run(source, option)
+
+
+def of_file(path: str, option: str) -> Autoencoder:
+    """The autoencoder of a file in one of the formats of `weights.read`, Stable Diffusion's or another of its architecture."""
+    arrays, sha256 = weights.read(path)
+    try:
+        sizes, params = autoencoder_file.from_file(arrays)
+    except ValueError as error:
+        raise UserError(f"{option}={path}: no autoencoder of latent diffusion (AutoencoderKL): {error}") from error
+    name = os.path.basename(path)
+    return _frozen(name, sha256, lambda rngs: autoencoder_file.create(sizes, rngs), {"params": params, "buffers": {}})
+
+
+def of_run(ckpt: str, option: str) -> Autoencoder:
+    """The averaged weights of a run of objective autoencoder. Raises UserError for a run of another."""
+    saved = checkpoint.find(ckpt, option=option)
+    if saved.config.objective.name != "autoencoder":
+        raise UserError(
+            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"
+            "Train an autoencoder first, as configs/autoencoder_avatars.py does, and give its workdir."
+        )
+    parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
+    with jax.set_mesh(parts.layout.mesh):
+        params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
+    variables = {"params": params, "buffers": buffers}
+    return _frozen(checkpoint.absolute(saved.workdir).name, digest(variables), parts.create, variables)
+
+
+def _frozen(name: str, sha256: str, create: Callable[[nnx.Rngs], Any], variables: Tree) -> Autoencoder:
+    graph, model = graph_of(create), nnx.eval_shape(lambda: create(nnx.Rngs(0)))
+    return Autoencoder(
+        name=name,
+        sha256=sha256,
+        factor=model.factor,
+        channels=model.latent,
+        image_channels=model.decoder.out.bias.shape[0],
+        variables=variables,
+        encode=lambda variables, x: merge(graph, **variables).encode(x),
+        decode=lambda variables, z: merge(graph, **variables).decode(z),
+    )

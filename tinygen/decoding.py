@@ -1,0 +1,80 @@
+"""From what a model is trained on to pictures: pixels as they are, latents through the autoencoder that made them."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from tinygen import autoencoders
+from tinygen.data.codec import Codec
+from tinygen.data.provenance import Latents
+from tinygen.errors import UserError
+from tinygen.sharding import Layout, make_mesh
+
+OPTION = "--autoencoder (config.data.autoencoder)"
+PIXELS = 2**18  # that a device decodes at once: 256 features of each take 256 MiB
+
+
+def check(codec: Codec) -> None:
+    """Reads the autoencoder of latents, which stays. Raises UserError where it is not there, or not the one that made them."""
+    if codec.latents is not None:
+        _decoding(codec.latents)
+
+
+def images(codec: Codec, x: np.ndarray) -> np.ndarray:
+    """x [N, ...] of a model's domain as images [N, H, W, C] in [-1, 1], of latents a little beyond. Raises what `check` does.
+
+    Each process that calls this decodes all it gives, on its own devices.
+    """
+    return x if codec.latents is None else _decoding(codec.latents)(codec.latents.unscaled(x))
+
+
+def pictures(codec: Codec, x: np.ndarray) -> np.ndarray:
+    """x [N, ...] of a model's domain as uint8 pixels [N, H, W, C]. Raises what `check` does."""
+    return codec.decode(images(codec, x))
+
+
+def _decoding(latents: Latents) -> Callable[[np.ndarray], np.ndarray]:
+    return _opened(latents.source, latents.name, latents.sha256, latents.image)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(source: str, name: str, sha256: str, image: tuple[int, int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    found = autoencoders.load(os.path.expanduser(source), OPTION)
+    if found.sha256 != sha256:
+        raise UserError(
+            f"{OPTION}={source} is not the autoencoder that made these latents: {found.name}, sha256 {found.sha256[:16]}, "
+            f"in place of {name}, {sha256[:16]}.\nGive the one that did, or prepare latents with this one."
+        )
+    return in_batches(found.decode, found.variables, at_once(image))
+
+
+def at_once(image: tuple[int, ...]) -> int:
+    """How many images of a shape [H, W, C] a device should work on at once."""
+    return max(1, PIXELS // (image[0] * image[1]))
+
+
+def in_batches(function: Callable[[Any, jax.Array], Any], variables: Any, most: int) -> Callable[[np.ndarray], Any]:
+    """`function(variables, x)` of any number of examples, as NumPy arrays: at most `most` a device at a time, on this process's devices.
+
+    Rows of the result depend on rows of x [N, ...] alone. The variables are arguments of the compiled function, whole on each device.
+    """
+    layout = Layout(make_mesh(dict(data=-1, fsdp=1, tensor=1), jax.local_devices()))
+    jitted = jax.jit(function, in_shardings=(layout.replicated, layout.batch), out_shardings=layout.batch)
+    placed = jax.device_put(variables, layout.replicated)
+
+    def apply(x: np.ndarray) -> Any:
+        each = min(most, 1 << (-(-len(x) // layout.batch_multiple) - 1).bit_length())  # few sizes: each is compiled
+        size, results = each * layout.batch_multiple, []
+        for first in range(0, len(x), size):
+            rows = np.asarray(x[first : first + size], np.float32)
+            filled = np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), np.float32)])
+            with jax.set_mesh(layout.mesh):
+                result = jax.device_get(jitted(placed, jax.device_put(filled, layout.batch)))
+            results.append(result)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(x)], *results)
+
+    return apply

@@ -1,0 +1,163 @@
+"""A KL autoencoder: images to a normal distribution over latents a few times smaller a side, and latents to images.
+
+The architecture is that of latent diffusion's public autoencoders (Rombach et al. 2022, arXiv 2112.10752), Stable Diffusion's among
+them: residual blocks in stages, attention of one head over all places where they are fewest, and on either side of the latent a
+convolution of single pixels.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.models.attention import Attention
+from tinygen.models.classifier import Block
+from tinygen.models.convolution import Convolution, GroupNorm
+
+LOWEST, HIGHEST = -30.0, 20.0  # of ln σ², which is cut off there: σ from 3e-7 to 22,000
+
+
+class Autoencoder(nnx.Module):
+    """x [B, H, W, C] in [-1, 1] <-> z [B, H/f, W/f, latent], f = 2^(stages - 1): sides are multiples of f.
+
+    shape: (H, W, C) of an image. Others of C channels and such sides are taken too
+    The other keywords are described in `tinygen.keys.MODELS`.
+    """
+
+    SHARDING = ()  # a convolution splits the batch alone, and one head has nothing to split
+
+    def __init__(
+        self, *, shape: Sequence[int], widths: Sequence[int], depth: int, latent: int, groups: int, precision: str, attention: str,
+        needs_jvp: bool, rngs: nnx.Rngs,
+    ):  # fmt: skip
+        for key, value in dict(depth=depth, latent=latent, groups=groups).items():
+            if value < 1:
+                raise UserError(f"config.model.{key}={value} must be positive")
+        if not 1 <= len(widths) <= 16 or any(width < 1 or width % groups for width in widths):
+            raise UserError(f"config.model.widths={tuple(widths)} must be 1 to 16 multiples of config.model.groups={groups}")
+        if len(shape) != 3:
+            raise UserError(f"model autoencoder reads images [H, W, C], but the data's examples have shape {list(shape)}")
+        self.factor, self.latent = 2 ** (len(widths) - 1), latent
+        self.check_sides(shape)
+        sizes: dict[str, Any] = dict(
+            widths=widths, depth=depth, groups=groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
+        )
+        self.encoder = Encoder(shape[-1], 2 * latent, **sizes)
+        self.quant = Convolution(2 * latent, 2 * latent, side=1, precision=precision, rngs=rngs)
+        self.post_quant = Convolution(latent, latent, side=1, precision=precision, rngs=rngs)
+        self.decoder = Decoder(latent, shape[-1], **sizes)
+
+    def encode(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(mean, σ) of the latents' normal distribution, each [B, H/f, W/f, latent]. Raises UserError for sides that f does not divide."""
+        self.check_sides(x.shape[1:])
+        mean, log_variance = jnp.split(self.quant(self.encoder(x)), 2, -1)
+        return mean, jnp.exp(0.5 * jnp.clip(log_variance, LOWEST, HIGHEST))
+
+    def decode(self, z: jax.Array) -> jax.Array:  # [B, h, w, latent] -> [B, f·h, f·w, C]
+        return self.decoder(self.post_quant(z))
+
+    def __call__(self, x: jax.Array, *, rngs: nnx.Rngs | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(what is decoded of a latent, the latents' mean, their σ).
+
+        rngs: where the latent is drawn from, its stream `posterior`; without, it is the mean
+        """
+        mean, deviation = self.encode(x)
+        z = mean if rngs is None else mean + deviation * jax.random.normal(rngs.posterior(), mean.shape)
+        return self.decode(z), mean, deviation
+
+    def check_sides(self, shape: Sequence[int]) -> None:
+        H, W, _ = shape
+        if H % self.factor or W % self.factor:
+            raise UserError(f"images of {H}x{W}: an autoencoder of {self.factor} pixels a latent's side takes multiples of {self.factor}")
+
+
+class Encoder(nnx.Module):
+    """[B, H, W, C] -> [B, H/f, W/f, outputs]: the largest first."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, attention: str, needs_jvp: bool,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
+        self.stem = Convolution(inputs, widths[0], precision=precision, rngs=rngs)
+        self.stages = stages((widths[0], *widths), depth, groups, resize="half", precision=precision, rngs=rngs)
+        self.middle = Middle(widths[-1], groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        self.norm = GroupNorm(widths[-1], groups)
+        self.out = Convolution(widths[-1], outputs, precision=precision, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        return self.out(jax.nn.silu(self.norm(self.middle(x))))
+
+
+class Decoder(nnx.Module):
+    """[B, h, w, inputs] -> [B, f·h, f·w, C]: the smallest first, with a block more a stage than the encoder has."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, attention: str, needs_jvp: bool,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
+        self.stem = Convolution(inputs, widths[-1], precision=precision, rngs=rngs)
+        self.middle = Middle(widths[-1], groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        self.stages = stages((widths[-1], *reversed(widths)), depth + 1, groups, resize="double", precision=precision, rngs=rngs)
+        self.norm = GroupNorm(widths[0], groups)
+        self.out = Convolution(widths[0], outputs, precision=precision, rngs=rngs)
+
+    def __call__(self, z: jax.Array) -> jax.Array:
+        x = self.middle(self.stem(z))
+        for stage in self.stages:
+            x = stage(x)
+        return self.out(jax.nn.silu(self.norm(x)))
+
+
+def stages(widths: Sequence[int], depth: int, groups: int, *, resize: str, precision: str, rngs: nnx.Rngs) -> nnx.List:
+    """A stage for every width but the first, which is the input's; all but the last change the size."""
+    pairs, last = itertools.pairwise(widths), len(widths) - 2
+    return nnx.List(
+        [
+            Stage(inputs, outputs, depth, groups, resize="keep" if at == last else resize, precision=precision, rngs=rngs)
+            for at, (inputs, outputs) in enumerate(pairs)
+        ]
+    )
+
+
+class Stage(nnx.Module):
+    """Residual blocks, and then what `resize` says.
+
+    resize: "half": a convolution of stride 2, for which even sides are padded with zeros below and on the right alone;
+        "double": every pixel four times, and a convolution; "keep": nothing
+    """
+
+    def __init__(self, inputs: int, outputs: int, depth: int, groups: int, *, resize: str, precision: str, rngs: nnx.Rngs):
+        self.blocks = nnx.List(
+            [Block(outputs if block else inputs, outputs, groups, stride=1, precision=precision, rngs=rngs) for block in range(depth)]
+        )
+        stride = 2 if resize == "half" else 1
+        self.resample = None if resize == "keep" else Convolution(outputs, outputs, stride=stride, precision=precision, rngs=rngs)
+        self.doubles = resize == "double"
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, H, W, C] -> [B, H', W', C']
+        for block in self.blocks:
+            x = block(x)
+        if self.doubles:
+            x = jnp.repeat(jnp.repeat(x, 2, 1), 2, 2)
+        return x if self.resample is None else self.resample(x)
+
+
+class Middle(nnx.Module):
+    """A residual block, x + attention(norm x) of one head over all places, and another block."""
+
+    def __init__(self, width: int, groups: int, *, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs):
+        self.first, self.second = (Block(width, width, groups, stride=1, precision=precision, rngs=rngs) for _ in range(2))
+        self.norm = GroupNorm(width, groups)
+        self.attention = Attention(width, 1, width, qk_norm=False, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, H, W, C] -> [B, H, W, C]
+        x = self.first(x)
+        x = x + self.attention(self.norm(x).reshape(len(x), -1, x.shape[-1])).reshape(x.shape)
+        return self.second(x)
