@@ -15,7 +15,7 @@ from tinygen import build, checkpoint, decoding, media, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
-from tinygen.data.codec import Batch
+from tinygen.data.codec import Batch, Codec
 from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 from tinygen.prompts import told
