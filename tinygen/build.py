@@ -14,6 +14,7 @@ from tinygen import optim
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
+from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
@@ -75,18 +76,23 @@ class Parts:
     layout: Layout
 
 
-def data_source(config: Config, text: Text | None = None) -> DataSource:
+def data_source(config: Config, text: Text | Embedded | None = None) -> DataSource:
     """text: how captions have been read so far, where a model has learnt from them"""
     return told(config, _made(datasets(), "data", config, {}), text).overfitting(config.data.overfit)
 
 
-def told(config: Config, source: DataSource, text: Text | None = None) -> DataSource:
+def told(config: Config, source: DataSource, text: Text | Embedded | None = None) -> DataSource:
     """The source with its captions in its batches, where the recipe has a model learn from them."""
-    if not config.text.tokens:
-        return source
-    from tinygen.data.captions import captioned
+    if config.text.tokens:
+        from tinygen.data.captions import captioned
 
-    return captioned(source, known=text, **config.text)
+        reading = {key: config.text[key] for key in ("tokens", "length", "vocabulary")}
+        return captioned(source, known=text if isinstance(text, Text) else None, **reading)
+    if config.text.embeddings:
+        from tinygen.data.embedded_captions import embedded
+
+        return embedded(source, config.text.embeddings, text if isinstance(text, Embedded) else None)
+    return source
 
 
 def parts(config: Config, codec: Codec) -> Parts:

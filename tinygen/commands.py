@@ -62,7 +62,7 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
         return _command("sample")(
             ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else 64), labels=values.labels,
             prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
-            autoencoder=values.autoencoder,
+            autoencoder=values.autoencoder, encoder=values.encoder,
         )  # fmt: skip
 
 

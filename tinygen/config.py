@@ -136,6 +136,8 @@ def check(config: Config) -> None:
     for key, known in CHOICES.items():
         if (value := flatten(config)[key]) not in known:
             raise unknown(f"config.{key}", value, known)
+    if config.text.tokens and config.text.embeddings:
+        raise UserError(f"config.text.tokens={config.text.tokens} and config.text.embeddings={config.text.embeddings}: give one, not both")
     if config.batch_size % optim.accumulate:
         raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={optim.accumulate} micro-batches")
 

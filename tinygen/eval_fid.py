@@ -15,6 +15,8 @@ from tinygen import build, checkpoint, networks, processes, rundir, sample, seal
 from tinygen import config as schema
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
+from tinygen.data.embedded_captions import carried_over
+from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 from tinygen.scores.frechet import too_few
 from tinygen.scores.network import Network
@@ -101,7 +103,7 @@ def main(
     known = (saved.codec.labels, saved.codec.text)
     labelled = found.examples if found.known == known else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
-    sums, given = identity(saved), {name: rows.tolist() for name, rows in cond.items()}
+    sums, given = identity(saved), generated.told_by(cond, found.pictures)
     tree = trained.load(saved, parts, ema=ema)
     values: list[dict[str, float]] = []
     scored: list[Pictures] = []
@@ -176,6 +178,8 @@ def _data_of(config: schema.Config, codec: Codec) -> DataSource:
     """The data of a run, or the images behind latents."""
     if codec.latents is not None:
         images = references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
+        if isinstance(codec.text, Embedded):  # they are of the latents' fingerprint
+            return carried_over(build.data_source(schema.change(config, {"data": {"overfit": 0}}), codec.text), images)
         return build.told(config, images, codec.text)
     with processes.lead_first("data"):
         source = build.data_source(config, codec.text)

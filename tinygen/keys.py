@@ -33,7 +33,8 @@ SCHEMA: dict[str, Any] = dict(
         overfit=0,  # train on the first N examples only; 0 = all. The first thing to try on a new model
     ),
     text=dict(  # captions as a condition, of data that have them
-        tokens="",  # "" = captions are not learned from | bytes | bpe (a byte-level BPE, trained on the captions at the start)
+        tokens="",  # "" = none are read | bytes | bpe (a byte-level BPE, trained on the captions at the start)
+        embeddings=resume(""),  # in place of tokens: a folder by scripts/prepare_text.py, whose content is what may not change on resume
         length=64,  # tokens that are read of a caption; of longer ones the end is cut off
         vocabulary=1024,  # tokens of bpe at most, padding and the 256 bytes included
     ),

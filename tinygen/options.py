@@ -54,6 +54,7 @@ def sample(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
     flags.DEFINE_string("negative", None, "What guidance leads away from, in words. Default: no caption.", flag_values=values)
+    flags.DEFINE_string("encoder", None, "The folder of a run's text encoder, where that has moved.", flag_values=values)
     _sampler(values)
     flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)

@@ -16,7 +16,7 @@ from tinygen import build, checkpoint, limits, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
-from tinygen.data.codec import Codec
+from tinygen.data.codec import CONDITIONS, Codec
 from tinygen.errors import UserError
 from tinygen.evaluate import held_out_size, held_out_step
 from tinygen.footprint import bytes_held, placed, si
@@ -143,7 +143,8 @@ def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: 
     parts = build.parts(schema.change(config, EVERYWHERE), codec)
     size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
-        jax.eval_shape(sample_step(parts, graph_of(parts.create), size, 0), abstract.ema, abstract.buffers, 0, codec.conditions(size))
+        cond = {name: leaf for name, leaf in build.abstract_batch(codec, size).items() if name in CONDITIONS}
+        jax.eval_shape(sample_step(parts, graph_of(parts.create), size, 0), abstract.ema, abstract.buffers, 0, cond)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,9 @@ from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
+from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
+from tinygen.prompts import told
 from tinygen.rng import example_keys, stream
 from tinygen.state import TrainState, Tree, graph_of, merge
 from tinygen.trained import EVERYWHERE, load
@@ -33,29 +35,31 @@ def main(
     ema: bool,
     num: int,
     labels: Sequence[str] | None,
-    prompts: Sequence[str],
-    negative: str | None,
     settings: Mapping[str, Any],
     seed: int,
     batch_size: int,
     out: str | None,
     autoencoder: str | None = None,
+    prompts: Sequence[str] = (),
+    negative: str | None = None,
+    encoder: str | None = None,
 ) -> int:
     """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
 
+    settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
     prompts: what is to be drawn, in turn
     negative: what guidance leads away from, in place of no caption
-    settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
     autoencoder: as for `find`
+    encoder: as for `prompts.told`
     """
     saved = find(ckpt, step, autoencoder)
     config = configured(saved.config, settings)
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {config.objective.name!r} draws no samples")
-    cond = saved.codec.conditions(num, labels, prompts)
-    words = saved.codec.prompts(num, prompts)
-    away = None if negative is None else negative_of(saved.codec, cond, negative, config.objective.get("guidance"))
+    cond, away, words = told(
+        saved.codec, num, labels=labels, prompts=prompts, negative=negative, guidance=config.objective.get("guidance"), encoder=encoder
+    )
     decoding.check(saved.codec)
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
     if processes.leads():
@@ -82,15 +86,6 @@ def find(ckpt: str, step: int | None, autoencoder: str | None) -> checkpoint.Sav
     saved = checkpoint.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
     return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
-
-
-def negative_of(codec: Codec, cond: Batch, negative: str, guidance: float | None) -> Batch:
-    """The conditions with another text: what guidance leads away from. Raises UserError where there is no text or no guidance."""
-    if codec.text is None:
-        raise UserError("--negative: this model was trained without captions")
-    if guidance == 1:
-        raise UserError("--negative is what guidance leads away from, and --guidance=1 is off: give a larger one")
-    return {**cond, "text": codec.text.prompts([negative]).repeat(len(cond["text"]), 0)}
 
 
 def draw(
@@ -147,7 +142,7 @@ def write(folder: epath.Path, x: np.ndarray, cond: Batch, prompts: Sequence[str]
         cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
         media.save_png(folder / "grid.png", media.grid(pictures, media.columns_for(cycle)))
     else:
-        arrays: Any = {"x": x, **cond}
+        arrays: Any = {"x": x, **{name: rows[:] for name, rows in cond.items()}}
         packed = io.BytesIO()  # zip goes back and forth in its file, which object stores do not let it
         np.savez(packed, **arrays)
         (folder / "samples.npz").write_bytes(packed.getvalue())
@@ -187,9 +182,8 @@ def make_preview(
     num, layout, padded = config.train.preview_num, parts.layout, preview_size(config, parts)
     first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
     batch = layout.put(first, padded)
-    if hasattr(
-        parts.objective, "sample"
-    ):  # of all labels or prompts in turn; what draws no samples shows the examples, which have their own
+    # Of all labels or prompts in turn; what draws no samples shows the examples, which have their own, as embeddings of captions are.
+    if hasattr(parts.objective, "sample") and not isinstance(source.codec.text, Embedded):
         batch |= layout.share(source.codec.conditions(padded))
     drawing = step or preview_step(config, parts, graphdef)
 

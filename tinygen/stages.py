@@ -9,6 +9,7 @@ from tinygen import config as schema
 from tinygen.checkpoint import Saved
 from tinygen.config import Config
 from tinygen.data.codec import Codec
+from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 
 CURE = "or take the arrays that fit all the same: --config.init.partial=True"
@@ -35,6 +36,8 @@ def check_data(config: Config, codec: Codec, saved: Saved) -> None:
     old, new = saved.codec, codec
     found = [f"kind: {old.kind!r} -> {new.kind!r}"] if old.kind != new.kind else []
     found += _labels(old.labels, new.labels)
+    if isinstance(old.text, Embedded) and isinstance(new.text, Embedded) and old.text.sha256 != new.text.sha256:
+        found.append(f"text encoder: {old.text.encoder} -> {new.text.encoder}")
     for name in sorted((old.spec.keys() | new.spec.keys()) - {"label"}):
         a, b = (_field(codec, name) for codec in (old, new))
         if a != b:

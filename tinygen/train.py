@@ -18,6 +18,7 @@ from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
+from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
@@ -61,7 +62,8 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     if earlier is not None:
         stages.check_model(config, earlier)  # before data are prepared
     with processes.lead_first("data"):
-        source = build.data_source(config, earlier.codec.text if earlier else words_so_far(config, folder))
+        words = earlier.codec.text if earlier else words_so_far(config, folder)
+        source = build.data_source(config, words if isinstance(words, Text) else None)  # embeddings are what they are
     processes.agree("the data", source.fingerprint)
     if earlier is not None:
         stages.check_data(config, source.codec, earlier)
@@ -73,7 +75,7 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     return source, parts
 
 
-def words_so_far(config: Config, folder: epath.Path) -> Text | None:
+def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | None:
     """How a run that goes on has read its captions."""
     if not config.text.tokens or not checkpoint.saved_steps(folder):
         return None

@@ -61,6 +61,15 @@ class FirstExamples:
         return self.examples.captions(indices)
 
 
+Draw = Callable[[np.ndarray, Sequence[np.random.Generator]], Batch]
+"""The examples at some indices, random ones, each by its generator."""
+
+
+def drawing(draw: Draw | None, rows: Callable[[np.ndarray], Batch]) -> Draw | None:
+    """`draw` with further arrays of the same examples, which are not random; None where there is nothing random at all."""
+    return None if draw is None else lambda indices, generators: {**draw(indices, generators), **rows(indices)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSource:
     """A data set: how its batches are read, and the codec that gives them meaning.
@@ -76,7 +85,7 @@ class DataSource:
     splits: Mapping[str, Examples]
     fingerprint: str
     flip: bool = False
-    draw: Callable[[np.ndarray, Sequence[np.random.Generator]], Batch] | None = None
+    draw: Draw | None = None
     summary: tuple[str, ...] = ()
 
     def batches(

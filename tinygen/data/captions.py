@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from rich.progress import track
 
-from tinygen.data.base import DataSource, Examples
+from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.codec import Batch, Field
 from tinygen.data.tokenizers import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
 from tinygen.errors import UserError, unknown
@@ -29,7 +29,10 @@ class Beside:
         return len(self.examples)
 
     def take(self, indices: np.ndarray) -> Batch:
-        return {**self.examples.take(indices), **{name: rows[indices].astype(np.int32) for name, rows in self.arrays.items()}}
+        return {**self.examples.take(indices), **self.beside(indices)}
+
+    def beside(self, indices: np.ndarray) -> Batch:
+        return {name: rows[indices].astype(np.int32) for name, rows in self.arrays.items()}
 
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
@@ -53,18 +56,13 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         raise UserError(
             f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
         )
-    captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
+    captions = captions_of(source, "config.text.tokens")
     total, captioned = len(captions["train"]), sum(map(bool, captions["train"]))
-    if not captioned:
-        raise UserError(
-            "config.text.tokens: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a "
-            'Text feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
-        )
     merges = () if tokens == "bytes" else known.merges if known and known.merges else trained_merges(captions["train"], vocabulary - 1)
     text = Text(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
-    splits: dict[str, Examples] = {}
+    splits: dict[str, Beside] = {}
     said = [*source.about(), f"captions for {captioned:,} of {total:,} training images, as {text.vocabulary - 1:,} tokens ({tokens})"]
     for split, words in captions.items():
         rows, cut = text.rows(words)
@@ -80,9 +78,21 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         source,
         codec=dataclasses.replace(source.codec, spec=spec, text=text),
         splits=splits,
+        draw=drawing(source.draw, splits["train"].beside),
         fingerprint=digest.hexdigest()[:16],
         summary=tuple(said),
     )
+
+
+def captions_of(source: DataSource, option: str) -> dict[str, list[str]]:
+    """All captions of each split, `normal`. Raises UserError, naming the option that asks for them, where no training example has one."""
+    captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
+    if not any(captions["train"]):
+        raise UserError(
+            f"{option}: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a Text "
+            'feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
+        )
+    return captions
 
 
 def _read(split: str, examples: Examples) -> Iterator[str]:

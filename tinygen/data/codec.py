@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
@@ -20,6 +21,7 @@ Batch = dict[str, np.ndarray]
 LARGEST = 2**26  # values of an example; what reads a codec believes its shapes, and makes arrays of them
 DTYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
 MOST_LABELS, LONGEST_LABEL = 2**20, 1000  # characters
+CONDITIONS = ("label", "text", "embed", "embed_mask")  # arrays that samples are made to fit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,14 +50,15 @@ class Codec:
     kind: "image" (`x` is [H, W, C] in [-1, 1]), or another name for arrays that have no picture
     spec: what a batch holds, an example
     labels: the names of the values of `label`, in order; empty without one
-    text: how captions and prompts become `text`, int32 [S]; None where captions are not learned from
+    text: how captions and prompts become `text`, int32 [S], or `embed`, float32 [S, D], and `embed_mask`, bool [S]; None where captions
+        are not learned from
     latents: of images of which `x` holds an autoencoder's latents; `tinygen.decoding` makes pictures of them
     """
 
     kind: str
     spec: Mapping[str, Field]
     labels: tuple[str, ...] = ()
-    text: Text | None = None
+    text: Text | Embedded | None = None
     latents: Latents | None = None
 
     def __post_init__(self) -> None:
@@ -65,14 +68,23 @@ class Codec:
             raise UserError(f"there are at most {MOST_LABELS:,} labels, of at most {LONGEST_LABEL:,} characters")
         if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
             raise UserError("the tokens of an example are not in one row")
+        if isinstance(self.text, Embedded):
+            shape, there = (self.text.length, self.text.features), (self.text.length,)
+            if {name: self.spec[name].shape for name in ("embed", "embed_mask") if name in self.spec} != {
+                "embed": shape,
+                "embed_mask": there,
+            }:
+                raise UserError(f"an example does not have embeddings of the shape that its text encoder gives, {list(shape)}")
         if self.latents is not None and ("x" not in self.spec or self.spec["x"].shape != self.latents.shape):
             raise UserError(f"an example does not have the shape of these latents, {list(self.latents.shape)}")
 
     def facts(self) -> dict[str, Any]:
         """What a model or an objective may need to know of the data, under the names of their keyword arguments."""
-        facts: dict[str, Any] = {"classes": len(self.labels), "text_length": 0, "text_vocabulary": 0}
-        if self.text is not None:
+        facts: dict[str, Any] = {"classes": len(self.labels), "text_length": 0, "text_vocabulary": 0, "text_features": 0}
+        if isinstance(self.text, Text):
             facts |= {"text_length": self.text.length, "text_vocabulary": self.text.vocabulary}
+        if isinstance(self.text, Embedded):
+            facts |= {"text_length": self.text.length, "text_features": self.text.features}
         if "x" in self.spec:
             facts["shape"] = self.spec["x"].shape
         if "y" in self.spec:
@@ -88,7 +100,7 @@ class Codec:
 
     def conditions(self, num: int, labels: Sequence[str] | None = None, prompts: Sequence[str] | None = None) -> Batch:
         """The conditions of `num` samples: the given labels (numbers or names) in turn, or all of them in turn; prompts likewise, or
-        those that the codec has for examples.
+        those that the codec has for examples. Embeddings of prompts are not among them: `tinygen.prompts` adds them.
 
         Raises UserError for a label that does not exist, a prompt that cannot be read, and for either where the model knows none.
         """
@@ -100,13 +112,13 @@ class Codec:
         if self.labels:
             chosen = [self.label(name) for name in labels] if labels else range(len(self.labels))
             given["label"] = np.resize(np.asarray(chosen, np.int32), num)
-        if self.text is not None and (words := self.prompts(num, prompts)):
+        if isinstance(self.text, Text) and (words := self.prompts(num, prompts)):
             given["text"] = self.text.prompts(words)
         return given
 
     def prompts(self, num: int, prompts: Sequence[str] | None = None) -> list[str]:
         """The words of `num` samples: those given in turn, or the codec's examples; none where it has no text."""
-        words = list(prompts or ()) or list(self.text.examples if self.text else ())
+        words = list(prompts or ()) or list(self.text.examples if isinstance(self.text, Text) else ())
         return [words[index % len(words)] for index in range(num)] if words and self.text else []
 
     def label(self, name: str) -> int:
@@ -138,7 +150,9 @@ class Codec:
         try:
             spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
             text, latents = tree.get("text"), Latents.from_json(tree["latents"]) if tree.get("latents") else None
-            if text is not None:
+            if text is not None and "encoder" in text:
+                text = Embedded(**text)
+            elif text is not None:
                 text = Text(**{**text, "merges": tuple(map(tuple, text["merges"])), "examples": tuple(text["examples"])})
             return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"]), "text": text, "latents": latents})
         except UserError as error:

@@ -78,11 +78,12 @@ class Block(nnx.Module):
 
 
 class MicroDiT(nnx.Module):
-    """A denoiser: (x [B, H, W, C], t [B], label [B], text [B, S]) -> prediction [B, H, W, C].
+    """A denoiser: (x [B, H, W, C], t [B], label [B], text [B, S] or embed [B, S, E]) -> prediction [B, H, W, C].
 
     shape: (H, W, C) of an image; H and W are multiples of `patch`
     classes: of the label; 0 for a model without one
     text_vocabulary, text_length: of captions; 0 for a model without
+    text_features: of captions' embeddings, which take the place of tokens; 0 for a model without
     needs_jvp: the model will be differentiated in forward mode
     The other keywords are described in `tinygen.keys.MODELS`.
     """
@@ -90,10 +91,11 @@ class MicroDiT(nnx.Module):
     SHARDING = (*Experts.SHARDING, *Attention.SHARDING, *SwiGLU.SHARDING)
 
     def __init__(
-        self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, patch: int, width: int, depth: int,
-        heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float, mixer_depth: int,
-        mixer_width: int, experts: int, capacity: float, positions: str, position_grid: int, text_depth: int, text_width: int, adaln: str,
-        qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
+        self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, text_features: int, patch: int, width: int,
+        depth: int, heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float,
+        mixer_depth: int, mixer_width: int, experts: int, capacity: float, positions: str, position_grid: int, text_depth: int,
+        text_width: int, adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str,
+        scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
         for key, value in dict(**sizes, time_scale=time_scale).items():
@@ -111,7 +113,7 @@ class MicroDiT(nnx.Module):
         self.rotated = width // heads if positions == "rope" else 0  # features of a head
         self.num = masking.num_kept(H // patch * W // patch, mask)
         mixture.check(experts, capacity, self.num)
-        text = (text_width or width) if text_vocabulary else 0
+        text = (text_width or width) if text_vocabulary or text_features else 0
         self._check_text(text_depth, text, width // heads)
         kind: dict[str, Any] = dict(qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
         common: dict[str, Any] = dict(text=text, capacity=capacity, own=adaln == "block", **kind)
@@ -147,8 +149,8 @@ class MicroDiT(nnx.Module):
         )  # fmt: skip
         self.mixer_modulation = shared(6 * mixer) if mixer_depth else None
         self.project = Linear(mixer, width, precision=precision, rngs=rngs) if mixer_depth else None
-        reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, width=text, depth=text_depth, heads=text // size)
-        self.text = TextEncoder(**reading, hidden=hidden(text, mlp_ratio), **kind) if text else None
+        reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
+        self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
 
@@ -161,8 +163,8 @@ class MicroDiT(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Output:
-        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B], `text` int32 [B, S] (or what `encode` makes of it) and `keep`
-        bool [B], False for the model's null condition.
+        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B], `text` int32 [B, S] or `embed` [B, S, E] and `embed_mask`
+        bool [B, S] (or what `encode` makes of them), and `keep` bool [B], False for the model's null condition.
 
         rngs: where the choice of patches to drop comes from, in training; without, none is dropped
         """
@@ -198,14 +200,17 @@ class MicroDiT(nnx.Module):
         )
 
     def encode(self, cond: Mapping[str, jax.Array], batch: int) -> Mapping[str, jax.Array]:
-        """The conditions with `text` read, which depends on neither x nor t: for a sample that takes many evaluations.
+        """The conditions with the captions read, which depends on neither x nor t: for a sample that takes many evaluations.
 
         `caption` [B, S, C] and `caption_mask` bool [B, S] take its place.
         """
         if self.text is None or "caption" in cond:
             return cond
-        caption, there = self.text(cond["text"], cond.get("keep")) if "text" in cond else self.text.without(batch, 1)
-        return {**{name: value for name, value in cond.items() if name != "text"}, "caption": caption, "caption_mask": there}
+        given = cond.get("text", cond.get("embed"))
+        there = cond.get("embed_mask")
+        caption, there = self.text.without(batch, 1) if given is None else self.text(given, cond.get("keep"), there)
+        rest = {name: value for name, value in cond.items() if name not in ("text", "embed", "embed_mask")}
+        return {**rest, "caption": caption, "caption_mask": there}
 
     def _condition(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
         """The pooled conditions [B, D]; zero for a model without any."""

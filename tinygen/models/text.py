@@ -1,11 +1,14 @@
-"""A small transformer that reads captions: what image models are told by words. It is trained with the model that it serves."""
+"""A small transformer that reads captions: what image models are told by words. It is trained with the model that it serves.
+
+It reads tokens, or what a text encoder that was trained elsewhere, CLIP or T5, has made of them.
+"""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.models.attention import Attention
-from tinygen.models.layers import Embedding, RMSNorm, SwiGLU, pin
+from tinygen.models.layers import Embedding, Linear, RMSNorm, SwiGLU, pin
 
 
 class TextBlock(nnx.Module):
@@ -27,8 +30,9 @@ class TextBlock(nnx.Module):
 
 
 class TextEncoder(nnx.Module):
-    """Tokens int32 [B, S], 0 for padding -> (features [B, S, D], bool [B, S] where there is a token).
+    """Tokens int32 [B, S], 0 for padding, or embeddings [B, S, features] -> (features [B, S, D], bool [B, S] where there is a token).
 
+    Embeddings get no positions of ours: their encoder has put its own in.
     Padding changes nothing of the others' features. Where an example is to go without its caption, or has none, its one token is the
     learned null.
     """
@@ -36,11 +40,13 @@ class TextEncoder(nnx.Module):
     SHARDING = (*Attention.SHARDING, *SwiGLU.SHARDING)
 
     def __init__(
-        self, *, vocabulary: int, length: int, width: int, depth: int, heads: int, hidden: int, qk_norm: bool, precision: str,
-        attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+        self, *, vocabulary: int, length: int, features: int, width: int, depth: int, heads: int, hidden: int, qk_norm: bool,
+        precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        self.embedding = Embedding(vocabulary, width, rngs=rngs)
-        self.positions = Embedding(length, width, rngs=rngs)
+        """features: of an embedding; 0 = it reads tokens"""
+        self.project = Linear(features, width, precision=precision, rngs=rngs) if features else None
+        self.embedding = None if features else Embedding(vocabulary, width, rngs=rngs)
+        self.positions = None if features else Embedding(length, width, rngs=rngs)
         self.blocks = nnx.List(
             [
                 TextBlock(
@@ -52,14 +58,22 @@ class TextEncoder(nnx.Module):
         self.norm = RMSNorm(width)
         self.null = nnx.Param(jax.random.normal(rngs.params(), (width,)))  # of the size of what the norm gives
 
-    def __call__(self, tokens: jax.Array, keep: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """keep: bool [B], False for the null"""
-        there = tokens > 0
-        x = self.embedding(tokens) + self.positions(jnp.arange(tokens.shape[1]))
+    def __call__(
+        self, given: jax.Array, keep: jax.Array | None = None, there: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+        """given: tokens, or embeddings and bool [B, S], where `there` are some; keep: bool [B], False for the null"""
+        if self.project is not None:
+            assert there is not None
+            x = self.project(given)
+        else:
+            assert self.embedding is not None
+            assert self.positions is not None
+            there = given > 0
+            x = self.embedding(given) + self.positions(jnp.arange(given.shape[1]))
         for block in self.blocks:
             x = block(x, there)
         told = jnp.any(there, 1) if keep is None else jnp.any(there, 1) & keep
-        null, alone = self.without(*tokens.shape)
+        null, alone = self.without(*there.shape)
         return jnp.where(told[:, None, None], self.norm(x), null), jnp.where(told[:, None], there, alone)
 
     def without(self, batch: int, length: int) -> tuple[jax.Array, jax.Array]:

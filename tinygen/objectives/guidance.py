@@ -14,7 +14,7 @@ from tinygen.groups import in_groups
 from tinygen.media import Media
 from tinygen.objectives import samplers
 
-CONDITIONS = ("label", "text")
+CONDITIONS = ("label", "text", "embed", "embed_mask")
 MAX_NFE = 10_000
 
 Cond = Mapping[str, jax.Array]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tinygen import build, decoding
-from tinygen.data.codec import Batch, Codec
+from tinygen.data.codec import CONDITIONS, Batch, Codec
+from tinygen.data.embeddings import Embedded, Rows
 from tinygen.errors import UserError
 from tinygen.sample import drawn
 from tinygen.scoring.pictures import BLOCK, Pictures, Read, colour
@@ -44,12 +45,18 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
     """(the conditions of `num` samples, the rule that gave them, for a protocol).
 
     labels: ["data"] = those of the reference's examples, captions likewise, so that both have them equally often | ["all"] = every
-        label in turn, or every prompt that the codec has for an example | labels in turn
+        label in turn, or every prompt that the codec has for an example | labels in turn. Embeddings of captions are the
+        reference's alone
     reference: the examples of the reference, where they are a split of the data
     """
     named = "label" if codec.labels else "prompt"
     if not codec.conditional:
         return codec.conditions(num, None if list(labels) in (["data"], ["all"]) else labels), "none"
+    if isinstance(codec.text, Embedded) and (list(labels) != ["data"] or reference is None):
+        raise UserError(
+            "this model is told captions by a text encoder: score it with those of a split of its own data, "
+            "--labels=data and --ref=train or validation"
+        )
     if list(labels) == ["all"]:
         return codec.conditions(num), f"every {named} in turn"
     if list(labels) != ["data"]:
@@ -57,7 +64,7 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
     if reference is None:
         raise UserError(f"--labels=data: the reference has no {named}s of this model's data; give --labels=all, or names")
     order = np.random.default_rng(0).permutation(len(reference))[:num]  # they may lie class by class
-    names = [name for name in ("label", "text") if name in codec.spec]
+    names = [name for name in CONDITIONS if name in codec.spec and name != "embed"]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for first in range(0, len(order), BLOCK):  # whole examples: not all at once
         block = reference.take(order[first : first + BLOCK])
@@ -65,4 +72,17 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
             parts[name].append(block[name])
     present = {name: np.concatenate(rows) for name, rows in parts.items()}
     repeated = np.resize(np.arange(len(order)), num)
-    return {name: rows[repeated] for name, rows in present.items()}, "as the reference's"
+    cond: dict[str, Any] = {name: rows[repeated] for name, rows in present.items()}
+    if "embed" in codec.spec:
+        cond["embed"] = Rows(lambda indices: reference.take(indices)["embed"], order[repeated])
+    return cond, "as the reference's"
+
+
+def told_by(cond: Batch, pictures: Pictures | None) -> dict[str, Any]:
+    """What tells conditions from others: themselves, or for those that are read when they are asked for whose they are.
+
+    pictures: the reference whose conditions they are, where they are one's
+    """
+    rows = {name: rows.index if isinstance(rows, Rows) else rows for name, rows in cond.items()}
+    read = any(isinstance(each, Rows) for each in cond.values())
+    return {name: each.tolist() for name, each in rows.items()} | ({"of": pictures and pictures.fingerprint} if read else {})

@@ -12,6 +12,7 @@ import numpy as np
 from tinygen import build, processes
 from tinygen import config as schema
 from tinygen.data.base import DataSource, Examples
+from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
@@ -35,7 +36,7 @@ class Found(NamedTuple):
     statistics: Side | None
     pictures: Pictures | None
     examples: Examples | None
-    known: tuple[tuple[str, ...], Text | None] = ((), None)
+    known: tuple[tuple[str, ...], Text | Embedded | None] = ((), None)
 
 
 def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:

@@ -1,0 +1,18 @@
+"""A folder of embeddings as the script writes it, of the captioned images of `told`."""
+
+import prepare_text
+import pytest
+import told
+
+from tinygen import build, keys, text_encoder
+from tinygen import config as schema
+
+
+def make(folder, **data):
+    """The folder, with the encoder of `told`; data: keywords of `told.source`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(build.datasets(), "told", lambda: told.source(**data))
+        patch.setitem(keys.TABLES["data"], "told", {})
+        patch.setattr(text_encoder, "load", told.loading())
+        prepare_text.prepare(schema.base(data=dict(name="told")), "/encoder", folder, 8, 64, "--config=x")
+    return folder

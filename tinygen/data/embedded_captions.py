@@ -1,0 +1,157 @@
+"""A source of captioned examples with the embeddings of their captions in its batches."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tinygen.data.base import DataSource, Examples, drawing
+from tinygen.data.codec import Batch, Field
+from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
+from tinygen.data.tokenizers import normal
+from tinygen.errors import UserError
+
+SPREAD = 4096  # captions of a split that are compared with those that were encoded: all of a small one, and of a large one in seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class BesideEmbeddings:
+    """Examples with the embeddings of their captions.
+
+    values: float16 [T, D], of all examples' tokens
+    ends: int64 [N + 1], where each example's begin and end
+    """
+
+    examples: Examples
+    text: Embedded
+    values: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        return {**self.examples.take(indices), **self.beside(indices)}
+
+    def beside(self, indices: np.ndarray) -> Batch:
+        """The embeddings alone."""
+        shape = (len(indices), self.text.length)
+        embed, there = np.zeros((*shape, self.text.features), np.float32), np.zeros(shape, bool)
+        for row, (first, last) in enumerate(zip(self.ends[indices], self.ends[np.asarray(indices) + 1], strict=True)):
+            embed[row, : last - first] = self.values[first:last]
+            there[row, : last - first] = True
+        return {"embed": embed, "embed_mask": there}
+
+    def captions(self, indices: np.ndarray) -> list[str]:
+        return self.examples.captions(indices)
+
+
+def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> DataSource:
+    """The source with `embed`, float32 [S, D], and `embed_mask`, bool [S], in its batches; an example without a caption has no token.
+
+    The fingerprint covers the embeddings, not where they lie.
+
+    Args:
+      folder: as `scripts/prepare_text.py` has written it.
+      known: how a run has read its captions so far.
+
+    Raises UserError for embeddings of other data, of other captions or of another encoder than is known, and where they are damaged.
+    """
+    path = Path(folder).expanduser()
+    prepared, where = Prepared.read(path), f"config.text.embeddings={folder}"
+    if prepared.data != source.fingerprint:
+        raise UserError(
+            f"{where} is of other data (fingerprint {prepared.data[:40]}, here {source.fingerprint}).\n"
+            "Give the recipe's section data as it was when they were prepared, or prepare these data's captions."
+        )
+    if known is not None and not known.same(prepared.text):
+        raise UserError(
+            f"{where} is not what this run has learnt from: it was told by {_told(known)}, and these are by {_told(prepared.text)}"
+        )
+    splits: dict[str, BesideEmbeddings] = {}
+    for split in SPLITS:
+        examples, about = source.splits[split], prepared.splits[split]
+        if len(examples) != about.num:
+            raise UserError(f"{where} holds {about.num:,} captions of {split}, and the data have {len(examples):,}: prepare them again")
+        if spread(examples) != about.spread:
+            raise UserError(f"{where}: the captions of {split} have changed since they were encoded: prepare them again")
+        splits[split] = BesideEmbeddings(examples, prepared.text, *_opened(path, split, about, prepared.text, where))
+    text = prepared.text
+    spec = {
+        **source.codec.spec,
+        "embed": Field(shape=(text.length, text.features), dtype="float32"),
+        "embed_mask": Field(shape=(text.length,), dtype="bool"),
+    }
+    said = repr((source.fingerprint, text.sha256, text.length, [(each.values, each.lengths) for each in prepared.splits.values()]))
+    return dataclasses.replace(
+        source,
+        codec=dataclasses.replace(source.codec, spec=spec, text=text),
+        splits=splits,
+        draw=drawing(source.draw, splits["train"].beside),
+        fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
+        summary=(*source.about(), *_summary(prepared)),
+    )
+
+
+def carried_over(source: DataSource, images: DataSource) -> DataSource:
+    """The images behind latents with the embeddings of the latents' captions, which begin in the images' order."""
+    splits: dict[str, Examples] = {
+        split: BesideEmbeddings(images.splits[split], each.text, each.values, each.ends)
+        for split, each in source.splits.items()
+        if isinstance(each, BesideEmbeddings)
+    }
+    spec = {name: source.codec.spec[name] for name in ("embed", "embed_mask")}
+    codec = dataclasses.replace(images.codec, spec={**images.codec.spec, **spec}, text=source.codec.text)
+    return dataclasses.replace(images, codec=codec, splits=splits)
+
+
+def digest(captions: Iterable[str]) -> str:
+    """SHA-256 of captions and of their order."""
+    total = hashlib.sha256()
+    for caption in captions:
+        total.update(caption.encode("utf-8", "surrogateescape") + b"\0")
+    return total.hexdigest()
+
+
+def spread(examples: Examples) -> str:
+    """`digest` of captions from all over the examples."""
+    indices = np.unique(np.linspace(0, max(len(examples) - 1, 0), SPREAD).astype(int)) if len(examples) else np.zeros(0, int)
+    return digest(map(normal, examples.captions(indices)))
+
+
+def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """(values as a memory map, ends) of a split. Raises UserError for files that are not as they were written."""
+    found = []
+    for file, shape, kind in zip(files_of(folder, split), ((about.tokens, text.features), (about.num,)), ("<f2", "<i4"), strict=True):
+        try:
+            if not file.stat().st_size:
+                raise ValueError("it is empty")
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+            if array.shape != shape or array.dtype != np.dtype(kind):
+                raise ValueError(f"{array.dtype}{list(array.shape)} in place of {kind}{list(shape)}")
+        except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
+            said = "it is not there" if isinstance(error, FileNotFoundError) else str(error)[:160]
+            raise UserError(f"{where}: {file.name} is damaged ({said}): copy the folder again, or prepare them again") from error
+        found.append(array)
+    values, lengths = found
+    if hashlib.sha256(np.ascontiguousarray(lengths).tobytes()).hexdigest() != about.lengths or (about.num and lengths.max() > text.length):
+        raise UserError(f"{where}: {files_of(folder, split)[1].name} is damaged: copy the folder again, or prepare them again")
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    if ends[-1] != about.tokens or lengths.min(initial=0) < 0:
+        raise UserError(f"{where}: its lengths do not add up to {about.tokens:,} tokens: prepare them again")
+    return values, ends
+
+
+def _told(text: Embedded) -> str:
+    return f"{text.encoder} (sha256 {text.sha256[:16]}), {text.length} tokens of {text.features} features"
+
+
+def _summary(prepared: Prepared) -> list[str]:
+    train = prepared.splits["train"]
+    lines = [f"captions for {train.captioned:,} of {train.num:,} training images, as embeddings by {_told(prepared.text)}"]
+    for split, each in prepared.splits.items():
+        if each.cut:
+            lines.append(f"{each.cut:,} captions of {split} have more than {prepared.text.length} tokens; their ends are cut off")
+    return lines

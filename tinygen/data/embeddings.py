@@ -1,0 +1,131 @@
+"""Captions as a text encoder's embeddings: the folder that `scripts/prepare_text.py` writes, and what sampling must know of it.
+
+A split has two files: `<split>.npy`, float16 [T, D], the embeddings of all its captions' tokens one after another, and
+`<split>_lengths.npy`, int32 [N], how many each example has; 0 is an example without a caption. Captions are far shorter than the longest
+that a model reads, so the padding that a file [N, S, D] would hold is most of it. Both are read as memory maps: a row is where the lengths
+before it add up to, and nothing of the rest is read. `text.json` says what made them. float16 rounds by 5e-4 of a value.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinygen.errors import UserError
+
+ABOUT, VERSION = "text.json", 1
+SPLITS = ("train", "validation")
+LONGEST, MOST_FEATURES, LONGEST_NAME = 4096, 2**16, 4096  # tokens, features, characters
+MAKING = "Embeddings are made by\npython scripts/prepare_text.py --config=RECIPE.py --encoder=DIR --out={folder}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """How words become a condition where a text encoder reads them; it is stored with the run.
+
+    encoder: its folder or its name; a hint, for a folder may have moved
+    sha256: of its weights
+    length: tokens that the model reads of a caption, the encoder's own included
+    features: of a token
+    """
+
+    encoder: str
+    sha256: str
+    length: int
+    features: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoder, str) or len(self.encoder) > LONGEST_NAME or not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
+            raise UserError("these embeddings do not say which text encoder made them")
+        for name, value, most in (("tokens", self.length, LONGEST), ("features a token", self.features, MOST_FEATURES)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise UserError(f"embeddings of a caption have 1 to {most:,} {name}, not {str(value)[:40]}")
+
+    def same(self, other: Any) -> bool:
+        """Whether the other's embeddings mean what these do, wherever their encoder lies."""
+        return isinstance(other, Embedded) and dataclasses.replace(other, encoder=self.encoder) == self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """What is known of a split's embeddings.
+
+    num: examples
+    captioned: those that have a caption
+    cut: captions that had more tokens, so that their ends are cut off
+    tokens: rows of the file of values
+    captions: SHA-256 of all captions
+    spread: SHA-256 of some of them, from all over the split
+    values, lengths: SHA-256 of the arrays in the files
+    """
+
+    num: int
+    captioned: int
+    cut: int
+    tokens: int
+    captions: str
+    spread: str
+    values: str
+    lengths: str
+
+    def __post_init__(self) -> None:
+        numbers = (self.num, self.captioned, self.cut, self.tokens)
+        if not all(type(number) is int and 0 <= number < 2**40 for number in numbers):
+            raise ValueError("numbers of examples and tokens are whole numbers")
+        if not all(re.fullmatch("[0-9a-f]{64}", str(digest)) for digest in (self.captions, self.spread, self.values, self.lengths)):
+            raise ValueError("a SHA-256 has 64 digits")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What `text.json` says.
+
+    data: the fingerprint of the data whose captions these are
+    """
+
+    text: Embedded
+    data: str
+    splits: Mapping[str, Split]
+
+    def write(self, folder: Path) -> None:
+        (folder / ABOUT).write_text(json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Prepared":
+        """Raises UserError where the file is not there, or not whole."""
+        where, again = f"config.text.embeddings={folder}", "prepare the embeddings again"
+        try:
+            tree = json.loads((folder / ABOUT).read_text("utf-8"))
+            if tree["version"] != VERSION:
+                raise UserError(f"it is of version {str(tree['version'])[:20]}, and this program reads {VERSION}: {again}")
+            splits = {split: Split(**tree["splits"][split]) for split in SPLITS}
+            return cls(text=Embedded(**tree["text"]), data=str(tree["data"]), splits=splits)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UserError(f"{where}: {ABOUT} is not there. {MAKING.format(folder=folder)}") from error
+        except UserError as error:
+            raise UserError(f"{where}: {ABOUT}: {error}") from error
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError) as error:
+            raise UserError(f"{where}: {ABOUT} is damaged ({str(error)[:120]}): {again}") from error
+
+
+def files_of(folder: Path, split: str) -> tuple[Path, Path]:
+    """(the values', the lengths')"""
+    return folder / f"{split}.npy", folder / f"{split}_lengths.npy"
+
+
+class Rows:
+    """Rows of examples in an order of their own, read when they are asked for: what many samples are told would not fit into memory."""
+
+    def __init__(self, read: Any, index: np.ndarray) -> None:
+        """read: numbers of examples -> their rows of an array. index: the example of each row"""
+        self.read, self.index = read, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.read(self.index[rows])

@@ -1,0 +1,82 @@
+"""What samples are told: labels, and words, as tokens or as the embeddings of the text encoder that a run's captions were read by."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygen import processes, text_encoder
+from tinygen.data.codec import Batch, Codec
+from tinygen.data.embeddings import Embedded, Rows
+from tinygen.errors import UserError
+
+BLOCK = 64  # prompts that are encoded at once
+
+
+class Told(NamedTuple):
+    """The conditions of all samples, those that guidance leads away from, and the words of each sample, or none."""
+
+    cond: Batch
+    negative: Batch | None
+    words: list[str]
+
+
+def told(
+    codec: Codec,
+    num: int,
+    *,
+    labels: Sequence[str] | None = None,
+    prompts: Sequence[str] = (),
+    negative: str | None = None,
+    guidance: float | None = None,
+    encoder: str | None = None,
+) -> Told:
+    """What `num` samples are told.
+
+    encoder: in place of the one that the codec names, where it has moved
+    Raises UserError for what a model was not trained with, for words that cannot be read, and for another encoder than the run's.
+    """
+    if negative is not None and codec.text is None:
+        raise UserError("--negative: this model was trained without captions")
+    if negative is not None and guidance == 1:
+        raise UserError("--negative is what guidance leads away from, and --guidance=1 is off: give a larger one")
+    if encoder and not isinstance(codec.text, Embedded):
+        raise UserError(f"--encoder={encoder}: this model was trained without a text encoder")
+    if isinstance(codec.text, Embedded) and not prompts:
+        raise UserError("this model draws what it is told in words: give --prompt=WORDS, or --prompts=FILE")
+    cond, words = codec.conditions(num, labels, prompts), codec.prompts(num, prompts)
+    if not isinstance(codec.text, Embedded):
+        away = None if negative is None or codec.text is None else {"text": codec.text.prompts([negative]).repeat(num, 0)}
+    else:
+        read = _reader(codec.text, encoder)
+        cond |= read(prompts, np.arange(num) % len(prompts))
+        away = None if negative is None else read([negative], np.zeros(num, int))
+    return Told(cond, None if away is None else {**cond, **away}, words)
+
+
+def _reader(text: Embedded, encoder: str | None) -> Callable[[Sequence[str], np.ndarray], dict[str, Any]]:
+    """(prompts, which of them each sample is told) -> `embed` and `embed_mask`."""
+    option = "--encoder" if encoder else "the run's text encoder"
+    try:
+        with processes.lead_first("the text encoder"):  # which may have to be downloaded
+            found = text_encoder.load(encoder or text.encoder, option)
+    except UserError as error:
+        raise UserError(str(error) if encoder else f"{error}\nWhere it has moved, give --encoder=DIR.") from error
+    if found.sha256 != text.sha256 or found.features != text.features:
+        raise UserError(
+            f"{option}={found.name} has other weights (sha256 {found.sha256[:16]}) than what read this run's captions "
+            f"({text.encoder}, {text.sha256[:16]}): give --encoder=DIR"
+        )
+
+    def read(prompts: Sequence[str], index: np.ndarray) -> dict[str, Any]:
+        blocks = [found.prompts(prompts[first : first + BLOCK], text.length) for first in range(0, len(prompts), BLOCK)]
+        halves = np.concatenate([embed.astype(np.float16) for embed, _ in blocks])  # as the captions were stored
+        there = np.concatenate([mask for _, mask in blocks])
+        return {"embed": Rows(functools.partial(_whole, halves), index), "embed_mask": there[index]}
+
+    return read
+
+
+def _whole(halves: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return halves[index].astype(np.float32)
