@@ -71,6 +71,10 @@ def test_a_run_does_not_go_on_with_embeddings_of_another_content(run, tiny, tmp_
         train.main(configuration(tiny, other), str(workdir))
 
 
+def test_it_is_said_what_previews_are_asked_to_show(run):
+    assert (run.workdir / "prompts.txt").read_text().splitlines() == [told.WORDS[index % 5] for index in range(8)]
+
+
 def test_the_embeddings_reach_the_weights(run, saved_arrays):
     early, late = (saved_arrays(run.workdir, step) for step in (2, 4))
     moved = [name for name in late if name.startswith("params/text/project") and np.any(early[name] != late[name])]

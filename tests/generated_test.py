@@ -13,7 +13,8 @@ from tinygen.errors import UserError
 from tinygen.scoring import generated
 from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
 
-CODEC = Codec(kind="image", spec={"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)}, labels=("cat", "dog", "owl"))
+SPEC = {"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0), "label": Field(shape=(), dtype="int32", low=0, high=2)}
+CODEC = Codec(kind="image", spec=SPEC, labels=("cat", "dog", "owl"))
 
 
 def examples(labels):

@@ -19,7 +19,7 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded
-from tinygen.data.tokenizers import Text
+from tinygen.data.tokenizers import Text, normal
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.feed import bounded
@@ -210,7 +210,11 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
     every preview are asked to show.
     """
     codec, examples = source.codec, source.splits["train"]
-    if (prompts := codec.prompts(num)) and processes.leads():
+    prompts = codec.prompts(num)
+    if isinstance(codec.text, Embedded):  # whose previews are of held-out examples
+        held_out = source.splits["validation"]
+        prompts = list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
+    if prompts and processes.leads():
         rundir.write_whole(workdir / "prompts.txt", "\n".join(prompts) + "\n")
     if codec.kind != "image" or not processes.leads():
         return
