@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import sys
 
@@ -72,10 +73,19 @@ def test_what_a_batch_holds_is_what_the_codec_says(written):
     }
 
 
-def test_nothing_of_the_values_is_read_before_a_batch_is(written):
-    examples = read(written).splits["train"]
-    assert isinstance(examples.values, np.memmap)
-    assert examples.values.mode == "r"
+def test_a_batch_reads_its_own_tokens_and_no_others(written, monkeypatch):
+    examples, pread, sizes = read(written).splits["train"], os.pread, []
+    monkeypatch.setattr(os, "pread", lambda file, size, start: sizes.append(size) or pread(file, size, start))
+    examples.take(np.array([3, 0, 4]))
+    assert sizes == [2 * told.FEATURES * len(told.WORDS[index].split()) for index in (3, 0, 4)]
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:150]), lambda path: path.unlink()])
+def test_a_file_that_changes_under_a_run_is_named(folder, damage):
+    examples = read(folder).splits["train"]
+    damage(folder / "train.npy")
+    with pytest.raises(UserError, match=r"train\.npy can no longer be read as it was at the start"):
+        examples.take(np.array([20]))
 
 
 def test_the_fingerprint_is_of_the_content_and_not_of_the_place(written, folder, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.codec import Batch, Field
-from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
+from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
 from tinygen.data.tokenizers import normal
 from tinygen.errors import UserError
 
@@ -20,13 +20,13 @@ SPREAD = 4096  # captions of a split that are compared with those that were enco
 class BesideEmbeddings:
     """Examples with the embeddings of their captions.
 
-    values: float16 [T, D], of all examples' tokens
+    values: of all examples' tokens
     ends: int64 [N + 1], where each example's begin and end
     """
 
     examples: Examples
     text: Embedded
-    values: np.ndarray
+    values: Values
     ends: np.ndarray
 
     def __len__(self) -> int:
@@ -39,9 +39,9 @@ class BesideEmbeddings:
         """The embeddings alone."""
         shape = (len(indices), self.text.length)
         embed, there = np.zeros((*shape, self.text.features), np.float32), np.zeros(shape, bool)
-        for row, (first, last) in enumerate(zip(self.ends[indices], self.ends[np.asarray(indices) + 1], strict=True)):
-            embed[row, : last - first] = self.values[first:last]
-            there[row, : last - first] = True
+        ends = zip(self.ends[indices].tolist(), self.ends[np.asarray(indices) + 1].tolist(), strict=True)
+        for row, tokens in enumerate(self.values.read(ends)):
+            embed[row, : len(tokens)], there[row, : len(tokens)] = tokens, True
         return {"embed": embed, "embed_mask": there}
 
     def captions(self, indices: np.ndarray) -> list[str]:
@@ -121,8 +121,8 @@ def spread(examples: Examples) -> str:
     return digest(map(normal, examples.captions(indices)))
 
 
-def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """(values as a memory map, ends) of a split. Raises UserError for files that are not as they were written."""
+def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) -> tuple[Values, np.ndarray]:
+    """(values, ends) of a split. Raises UserError for files that are not as they were written."""
     found = []
     for file, shape, kind in zip(files_of(folder, split), ((about.tokens, text.features), (about.num,)), ("<f2", "<i4"), strict=True):
         try:
@@ -141,7 +141,7 @@ def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) 
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if ends[-1] != about.tokens or lengths.min(initial=0) < 0:
         raise UserError(f"{where}: its lengths do not add up to {about.tokens:,} tokens: prepare them again")
-    return values, ends
+    return Values(files_of(folder, split)[0], values.offset, text.features), ends
 
 
 def _told(text: Embedded) -> str:

@@ -2,14 +2,15 @@
 
 A split has two files: `<split>.npy`, float16 [T, D], the embeddings of all its captions' tokens one after another, and
 `<split>_lengths.npy`, int32 [N], how many each example has; 0 is an example without a caption. Captions are far shorter than the longest
-that a model reads, so the padding that a file [N, S, D] would hold is most of it. Both are read as memory maps: a row is where the lengths
-before it add up to, and nothing of the rest is read. `text.json` says what made them. float16 rounds by 5e-4 of a value.
+that a model reads, so the padding that a file [N, S, D] would hold is most of it. An example's tokens are where the lengths before it add
+up to, and nothing of the rest is read. `text.json` says what made them. float16 rounds by 5e-4 of a value.
 """
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,33 @@ class Prepared:
 def files_of(folder: Path, split: str) -> tuple[Path, Path]:
     """(the values', the lengths')"""
     return folder / f"{split}.npy", folder / f"{split}_lengths.npy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """A file of float16 [T, D], whose rows are read when they are asked for.
+
+    A memory map would count all that it has ever read as this process's memory, and end the process where the file has become shorter.
+
+    start: where in the file the first row begins
+    """
+
+    path: Path
+    start: int
+    features: int
+
+    def read(self, ends: Iterable[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """The rows from each first one to before each last one. Raises UserError where they are no longer there."""
+        row = 2 * self.features
+        try:
+            with open(self.path, "rb") as file:
+                for first, last in ends:
+                    found = os.pread(file.fileno(), row * (last - first), self.start + row * first)
+                    if len(found) != row * (last - first):
+                        raise OSError(0, "it has become shorter")
+                    yield np.frombuffer(found, "<f2").reshape(-1, self.features)
+        except OSError as error:
+            raise UserError(f"{self.path} can no longer be read as it was at the start ({error.strerror}): put it back") from error
 
 
 class Rows:
