@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
-SAMPLES = dict(num=4, seed=0, batch_size=8)
+SAMPLES: dict[str, Any] = dict(num=4, seed=0, batch_size=8)
 
 
 def main(argv: list[str] | None = None) -> int:
