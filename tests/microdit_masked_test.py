@@ -99,7 +99,7 @@ def test_a_kept_patch_is_predicted_as_among_the_kept_ones_alone(images, position
     tokens = (model.embed(layers.patchify(jnp.asarray(images[:1]), 2)) + added)[:, kept]
     c = jax.nn.silu(model.time(jnp.asarray(T[:1])) + model._condition({}, 1))
     for block in model.blocks:
-        tokens, _ = block((tokens, {}), c, None, angles)
+        tokens, _ = block((tokens, {}), c, None, angles=angles)
     shift, scale = jnp.split(model.final_modulation(c), 2, -1)
     alone = model.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
     np.testing.assert_allclose(patches(out.pred)[0, kept], alone[0], **CLOSE)
