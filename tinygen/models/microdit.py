@@ -55,7 +55,9 @@ class Block(nnx.Module):
         self.modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if own else None
         self.modulation_table = None if own else nnx.Param(jnp.zeros(6 * width))
 
-    def __call__(self, stream: Stream, c: jax.Array, shared: jax.Array | None, caption: Caption | None, angles: jax.Array | None) -> Stream:
+    def __call__(
+        self, stream: Stream, c: jax.Array, shared: jax.Array | None, caption: Caption | None = None, angles: jax.Array | None = None
+    ) -> Stream:
         """stream: with x [B, L, D]; c [B, condition], the activated condition; shared [B, 6 D] or None; angles: as Attention takes them."""
         x, told = stream
         x = layers.pin(x, "batch")
