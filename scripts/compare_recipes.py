@@ -54,8 +54,16 @@ def trained(stages: list[str], folder: Path, seed: int, settings: list[str]) -> 
     for number, recipe in enumerate(stages):
         workdir = folder / f"{number}"
         begin = [f"--config.init.ckpt={runs[-1]}"] if runs else []
+        command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *begin, *settings]
+        noted = folder / f"{number}.json"
+        if noted.exists() and json.loads(noted.read_text("utf-8")) != command:
+            raise Mistake(
+                f"{workdir} was begun by another command, which {noted} holds: give another --out, or take that arm's folder away"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        noted.write_text(json.dumps(command))
         if not any(event.get("event") == "finished" for event in lines_of(workdir / "events.jsonl")):
-            call("train", f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *begin, *settings)
+            call("train", *command)
         runs.append(workdir)
     return runs
 
@@ -65,10 +73,14 @@ def judged(run: Path, features: str | None, num: int) -> dict[str, float]:
     lines = lines_of(run / "eval.jsonl")
     if not any("loss" in line for line in lines):
         call("eval", f"--ckpt={run}")
-    if features and not any(line.get("protocol", {}).get("num") == num for line in lines):
+    wanted = (Path(features).name, num) if features else None
+    if features and wanted not in [(line.get("protocol", {}).get("features"), line.get("protocol", {}).get("num")) for line in lines]:
         call("eval-fid", f"--ckpt={run}", f"--features={features}", f"--num={num}")
     values: dict[str, float] = {}
     for line in lines_of(run / "eval.jsonl"):
+        about = line.get("protocol", {})
+        if about and (about.get("features"), about.get("num")) != wanted:
+            continue
         scores = {name: value for name, value in line.items() if name == "fid" or re.fullmatch("fd_.*(?<!_stderr)(?<!_infinity)", name)}
         values |= {name: line[name] for name in ("loss",) if name in line} | scores
     return values
@@ -118,6 +130,9 @@ def main(argv: list[str] | None = None) -> int:
     given = parse(argv)
     try:
         arms = dict(arm.split("=", 1) for arm in given.arm)
+        if not len(arms) == len(given.arm) >= 2:
+            print("compare_recipes: give --arm twice or more, each with a name of its own", file=sys.stderr)
+            return 2
         seeds = [int(seed) for seed in given.seeds.split(",")]
     except ValueError:
         print("compare_recipes: --arm is NAME=RECIPE[,RECIPE ...], --seeds whole numbers with commas between them", file=sys.stderr)

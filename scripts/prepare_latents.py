@@ -9,6 +9,8 @@ The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a r
 standard deviation of its posterior, beside its label and caption. Where the recipe mirrors training images (data.flip), mirrored ones
 are encoded too, after all others: a latent itself cannot be mirrored. The same command writes the same bytes.
 
+--like=DIR takes scale and shift of other latents, so that a model which learnt those goes on with these: a stage of larger images.
+
 The folder appears when it is whole. Its `latents.json` says what made it: the autoencoder's hash, the images' recipe and fingerprint, and
 the scale and shift, measured over the training latents, that bring them to mean 0 and variance 1.
 """
@@ -57,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         help="a .safetensors file, or a run of objective autoencoder",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to be made")
+    parser.add_argument("--like", type=Path, metavar="DIR", help="other latents of this autoencoder, whose scale and shift are taken")
     parser.add_argument("--batch_size", type=int, default=0, help="images that a device encodes at once; default: by their size")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
@@ -64,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     runtime.compute_in_turn()
     try:
         config, _ = cli.configured(arguments.config, overrides)
-        report = prepare(config, arguments.autoencoder, arguments.out.expanduser(), arguments.batch_size)
+        report = prepare(config, arguments.autoencoder, arguments.out.expanduser(), arguments.batch_size, arguments.like)
     except UserError as error:
         print(f"prepare_latents: {error}", file=sys.stderr)
         return 2
@@ -78,13 +81,14 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def prepare(config: Config, autoencoder: str, out: Path, batch_size: int) -> str:
+def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: Path | None = None) -> str:
     """Writes the folder; returns what is said of it. Raises UserError for what would keep it from being of use, before it encodes."""
     if batch_size < 0:
         raise UserError(f"--batch_size={batch_size} must be positive")
-    if out.exists():
+    if os.path.lexists(out):
         raise UserError(f"--out={out} is there already: give another, or take it away first")
     found = autoencoders.load(autoencoder, "--autoencoder")
+    scale = scale_of(like, found) if like else None
     source = build.data_source(config)
     shape = check_images(source.codec, found)
     check_room(out, source, shape, found)
@@ -93,7 +97,9 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int) -> str
     fresh = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     fresh.mkdir(parents=True)
     try:
-        prepared = written(fresh, source, encode, each * jax.local_device_count(), provenance(config, source, found, autoencoder, shape))
+        prepared = written(
+            fresh, source, encode, each * jax.local_device_count(), provenance(config, source, found, autoencoder, shape), scale
+        )
         fresh.rename(out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -102,9 +108,17 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int) -> str
         f"{out}: {prepared.counts['train']:,} latents to train on, {prepared.counts['validation']:,} held out, {list(about.shape)} each, "
         f"{si(size, 1024)}B; {len(prepared.labels)} labels\n"
         f"mean a channel {', '.join(f'{each:.3g}' for each in about.shift)}, standard deviation {1 / about.scale:.4g}: "
-        f"a model gets them at mean 0 and variance 1\n"
+        f"{f'as in {like}' if like else 'a model gets them at mean 0 and variance 1'}\n"
         f"next: tinygen train --config=configs/microdit_xl_latent.py --config.data.path={out}"
     )
+
+
+def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
+    """(scale, shift) of other latents, for a model that goes on from them. Raises UserError for those of another autoencoder."""
+    other = latents.Prepared.read(like.expanduser()).latents
+    if other.sha256 != found.sha256:
+        raise UserError(f"--like={like}: made by {other.name} (sha256 {other.sha256[:16]}), not by {found.name} ({found.sha256[:16]})")
+    return other.scale, other.shift
 
 
 def check_images(codec: Codec, found: Autoencoder) -> tuple[int, int, int]:
@@ -147,8 +161,13 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
     )  # fmt: skip
 
 
-def written(folder: Path, source: DataSource, encode: Encode, block: int, about: dict[str, Any]) -> latents.Prepared:
-    """Encodes both splits into the folder, `block` images at a time; returns what its `latents.json` says."""
+def written(
+    folder: Path, source: DataSource, encode: Encode, block: int, about: dict[str, Any], given: tuple[float, tuple[float, ...]] | None
+) -> latents.Prepared:
+    """Encodes both splits into the folder, `block` images at a time; returns what its `latents.json` says.
+
+    given: scale and shift, in place of those that are measured
+    """
     digest, moments, sizes = hashlib.sha256(), Moments(), {}
     counts: dict[str, int] = dict.fromkeys(latents.SPLITS, 0)
     for split in latents.SPLITS:
@@ -167,7 +186,7 @@ def written(folder: Path, source: DataSource, encode: Encode, block: int, about:
         except RuntimeError as error:  # the library's of a disk that is full
             raise UserError(f"{path} cannot be written: {str(error)[:160]}") from error
         sizes[split] = path.stat().st_size
-    scale, shift = moments.scale_and_shift()
+    scale, shift = given or moments.scale_and_shift()
     prepared = latents.Prepared(
         latents=Latents(**about, scale=scale, shift=shift), labels=source.codec.labels, counts=counts, sizes=sizes,
         fingerprint=digest.hexdigest()[:16],

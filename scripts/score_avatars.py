@@ -89,7 +89,9 @@ def asked(prompt: str) -> dict[str, str]:
     found = {attribute: named[1] for attribute, pattern in _NAMED.items() if (named := pattern.search(text))}
     worn = re.search(r"\bglasses\b", text)
     if found or worn:
-        found["glasses"] = "yes" if worn and not re.search(r"\b(no|without|without any) glasses\b", text) else "no"
+        found["glasses"] = (
+            "yes" if worn and not re.search(r"\b(no|without|without any|not wearing|not wearing any) glasses\b", text) else "no"
+        )
     return found
 
 
@@ -172,8 +174,8 @@ def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
 
 def write_prompts(path: Path, num: int, seed: int) -> None:
     """Writes `num` captions of faces that have hair, every other one with glasses; the same for the same seed."""
-    if num < 1:
-        raise UserError(f"--num={num}: at least one prompt")
+    if num < 1 or seed < 0:
+        raise UserError(f"--num={num} --seed={seed}: at least one prompt, and a seed from 0 on")
     names, rng = attributes(STYLE), np.random.default_rng(seed)
     prompts: list[str] = []
     while len(prompts) < num:

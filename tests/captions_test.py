@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tinygen import build
+from tinygen import config as schema
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec, Field
@@ -53,9 +55,9 @@ def test_what_a_batch_holds_is_what_the_codec_says():
     assert batch["text"].max() > 256  # a merge
 
 
-def test_the_held_out_captions_that_are_read_whole_are_the_examples_of_prompts():
+def test_held_out_captions_as_far_as_they_are_read_are_the_examples_of_prompts():
     told = as_bytes(["a"], ["one", "", "one", "two", "much too long"])
-    assert told.codec.text.examples == ("one", "two")
+    assert told.codec.text.examples == ("one", "two", "much too")
     assert as_bytes(["a", "b"], [""]).codec.text.examples == ("a", "b")
 
 
@@ -104,3 +106,22 @@ def test_words_that_a_run_has_learnt_are_kept():
         == before.merges
         != captioned(source(["blue blue"]), tokens="bpe", length=8, vocabulary=260).codec.text.merges
     )
+
+
+def test_where_no_prompt_can_be_shown_samples_go_without_a_caption():
+    codec = as_bytes(["muchtoolongaword"], ["alsotoolongaword"]).codec
+    assert codec.text.examples == ()
+    np.testing.assert_array_equal(codec.conditions(3)["text"], np.zeros((3, 8), np.int32))
+
+
+def test_labels_beside_captions_are_refused():
+    labelled = source(["a"])
+    labelled = dataclasses.replace(labelled, codec=dataclasses.replace(labelled.codec, labels=("cat", "dog")))
+    with pytest.raises(UserError, match=r"captions or labels, not both: leave the labels out with --config.data.label=''"):
+        build.told(schema.base(text=dict(tokens="bytes")), labelled)
+
+
+def test_it_is_said_that_words_are_those_that_the_weights_have_learnt():
+    before = captioned(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec.text
+    later = captioned(source(["blue blue"]), tokens="bpe", length=8, vocabulary=999, known=before)
+    assert any("config.text.vocabulary has no say" in line for line in later.about())

@@ -26,7 +26,7 @@ def calls(monkeypatch):
         seed = float((workdir / "seed").read_text())
         lines = {
             "eval": {"loss": 1 + seed},
-            "eval-fid": {"fd_toy": 3.0, "fd_toy_stderr": 9.0, "fd_toy_infinity": 9.0, "protocol": {"num": 7}},
+            "eval-fid": {"fd_toy": 3.0, "fd_toy_stderr": 9.0, "fd_toy_infinity": 9.0, "protocol": {"num": 7, "features": "toy"}},
         }
         if command in lines:
             with (workdir / "eval.jsonl").open("a") as file:
@@ -78,11 +78,17 @@ def test_what_is_finished_is_not_done_again(calls, tmp_path):
 
 
 def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, capsys):
-    assert compare_recipes.main([f"--out={tmp_path}", "--arm=a=nowhere.py", "--seeds=0"]) == 2
+    assert compare_recipes.main([f"--out={tmp_path}", "--arm=a=nowhere.py", "--arm=b=nowhere.py", "--seeds=0"]) == 2
     assert "compare_recipes: tinygen train --config=nowhere.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--seeds=x"], ["--arm=nameless"]], ids=str)
+@pytest.mark.parametrize("arguments", [["--seeds=x"], ["--arm=nameless"], ["--arm=one=other.py"]], ids=str)
 def test_a_slip_is_told_in_a_line(tmp_path, capsys, arguments):
     assert run(tmp_path, *arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_folder_of_another_command_is_not_taken_for_this_one(calls, tmp_path, capsys):
+    run(tmp_path, "--seeds=0")
+    assert run(tmp_path, "--seeds=0", "--set=train.steps=7") == 2
+    assert "was begun by another command" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tinygen import rng
+from tinygen import build, rng
 from tinygen.errors import UserError
 from tinygen.models.layers import Output
 from tinygen.objectives.edm import EDM
@@ -194,3 +194,10 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(changes, message):
     with pytest.raises(UserError, match=message) as refused:
         edm(**changes)
     assert "\n" not in str(refused.value)
+
+
+def test_a_model_that_scales_its_times_for_another_objective_is_refused(tiny):
+    config = tiny(objective=dict(name="edm"))
+    with pytest.raises(UserError, match="config.model.time_scale=1000.0: objective 'edm' wants --config.model.time_scale=1"):
+        build.parts(config, build.data_source(config).codec)
+    assert build.parts(tiny(objective=dict(name="edm"), model=dict(time_scale=1.0)), build.data_source(config).codec)

@@ -145,3 +145,8 @@ def test_experts_that_cannot_be_or_that_have_nothing_to_do_are_refused(num, capa
 @pytest.mark.parametrize(("tokens", "num", "capacity", "k"), [(64, 8, 2.0, 16), (3, 8, 2.0, 1), (7, 2, 2.0, 7), (49, 8, 1.0, 6)])
 def test_how_many_tokens_an_expert_takes(tokens, num, capacity, k):
     assert experts.num_taken(tokens, num, capacity) == k
+
+
+@pytest.mark.parametrize(("tokens", "num", "capacity", "taken"), [(100, 1, 0.29, 29), (100, 4, 1.16, 29), (64, 8, 2.0, 16)])
+def test_an_expert_takes_what_its_formula_says_though_binary_fractions_fall_short(tokens, num, capacity, taken):
+    assert experts.num_taken(tokens, num, capacity) == taken

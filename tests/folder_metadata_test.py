@@ -139,3 +139,10 @@ def test_metadata_that_cannot_be_read_are_named(ten, monkeypatch):
     monkeypatch.setattr(folder_metadata, "open", refused, raising=False)
     with pytest.raises(UserError, match=r"metadata\.jsonl' cannot be read: Permission denied"):
         source(ten)
+
+
+def test_a_caption_beside_a_picture_may_have_capital_letters_as_cameras_write(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / f"IMG{number}.PNG")
+        (tmp_path / f"IMG{number}.TXT").write_text(f"picture {number}")
+    assert source(tmp_path).splits["train"].captions(np.arange(1))[0].startswith("picture ")

@@ -39,7 +39,9 @@ def small(made, tiny):
     def config(**changes):
         few = dict(steps=4, log_every=1, eval_every=4, preview_every=4, preview_num=10, checkpoint_every=2)
         data = dict(name="latents", path=str(made.folder))
-        return schema.change(tiny(data=data, model=dict(patch=2), objective=dict(name="edm"), batch_size=16, train=few), changes)
+        return schema.change(
+            tiny(data=data, model=dict(patch=2, time_scale=1.0), objective=dict(name="edm"), batch_size=16, train=few), changes
+        )
 
     return config
 
@@ -49,7 +51,7 @@ def finished_latents(made, tiny, tmp_path_factory):
     """The workdir of such a run. Shared: only to be read."""
     workdir, data = tmp_path_factory.mktemp("run") / "run", dict(name="latents", path=str(made.folder))
     few = dict(steps=4, log_every=1, eval_every=4, preview_every=4, preview_num=10, checkpoint_every=2)
-    config = tiny(data=data, model=dict(patch=2), objective=dict(name="edm"), batch_size=16, train=few)
+    config = tiny(data=data, model=dict(patch=2, time_scale=1.0), objective=dict(name="edm"), batch_size=16, train=few)
     assert train.main(config, str(workdir)) == 0
     return workdir
 

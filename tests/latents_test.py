@@ -14,6 +14,8 @@ from PIL import Image
 
 from tinygen import autoencoders, build
 from tinygen import config as schema
+from tinygen.data import latents
+from tinygen.data.base import check_batch
 from tinygen.data.provenance import Moments
 from tinygen.decoding import in_batches
 from tinygen.errors import UserError
@@ -274,3 +276,36 @@ def test_batches_of_any_number_are_computed_row_by_row_over_all_devices(made):
         mean, std = in_batches(found.encode, found.variables, most)(x)
         np.testing.assert_allclose(mean, patch_autoencoder.encode(found.variables, x)[0], atol=1e-6)
         assert std.shape == mean.shape == (21, 2, 2, 4)
+
+
+@pytest.mark.parametrize("key", ["scale", "sha256"])
+def test_what_has_been_changed_by_hand_is_refused(copy, key):
+    path = copy / "latents.json"
+    tree = json.loads(path.read_text())
+    tree["latents"][key] = {"scale": 5.0, "sha256": "f" * 64}[key]
+    path.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="latents.json: it has been changed since it was written"):
+        source_of(copy)
+
+
+def test_latents_of_another_scale_are_other_data_and_their_spread_is_looked_at(copy, made):
+    prepared = latents.Prepared.read(copy)
+    dataclasses.replace(prepared, latents=dataclasses.replace(prepared.latents, scale=5 * prepared.latents.scale)).write(copy)
+    spoilt = source_of(copy)
+    assert spoilt.fingerprint != source_of(made.folder).fingerprint
+    with pytest.raises(UserError, match="a standard deviation of [45]"):
+        check_batch(read(spoilt, 1)[0], spoilt.codec)
+
+
+def test_a_later_stage_takes_the_scale_of_the_first(prepare, made, tmp_path, capsys):
+    assert prepare(tmp_path / "alike", f"--like={made.folder}", "--config.data.overfit=64") == 0
+    first, later = (latents.Prepared.read(folder).latents for folder in (made.folder, tmp_path / "alike"))
+    assert (later.scale, later.shift) == (first.scale, first.shift)
+    assert f"as in {made.folder}" in capsys.readouterr().out
+
+
+def test_latents_of_another_autoencoder_give_no_scale(prepare, copy, tmp_path, capsys):
+    prepared = latents.Prepared.read(copy)
+    dataclasses.replace(prepared, latents=dataclasses.replace(prepared.latents, sha256="f" * 64)).write(copy)
+    assert prepare(tmp_path / "out", f"--like={copy}") == 2
+    assert "ffffffffffffffff), not by" in capsys.readouterr().err

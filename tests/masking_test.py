@@ -22,7 +22,8 @@ def test_as_many_are_kept_as_the_share_leaves(tokens, mask, num):
 
 
 @pytest.mark.parametrize(
-    ("mask", "message"), [(1.0, "must lie in"), (-0.1, "must lie in"), (float("nan"), "must lie in"), (0.97, "leaves none")]
+    ("mask", "message"),
+    [(1.0, "must lie in"), (-0.1, "must lie in"), (float("nan"), "must lie in"), (0.97, "leaves none"), (0.01, "drops none")],
 )
 def test_a_share_that_leaves_nothing_is_refused(mask, message):
     with pytest.raises(UserError, match=rf"^config\.model\.mask={mask} {message}"):

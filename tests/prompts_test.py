@@ -1,5 +1,6 @@
 """A folder of captioned pictures, from training to pictures of what a prompt says."""
 
+import dataclasses
 import json
 import shutil
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import build, checkpoint, cli, train
+from tinygen import build, checkpoint, cli, prompts, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.scoring.generated import conditions
@@ -70,7 +71,7 @@ def test_a_prompt_says_what_is_drawn(draw):
 
 
 def test_a_file_of_prompts_gives_a_picture_each(draw, tmp_path):
-    (tmp_path / "prompts.txt").write_text("a blue square\n\n  a red square \n")
+    (tmp_path / "prompts.txt").write_bytes("\ufeffa blue square\r\n\r\n  a red square \r\n".encode())  # as Windows writes it
     told, pictures = draw(f"--prompts={tmp_path / 'prompts.txt'}")
     assert [row["prompt"] for row in told["samples"]] == ["a blue square", "a red square"]
     assert len(pictures) == 2
@@ -152,6 +153,29 @@ def test_samples_are_scored_with_the_references_captions(run):
     stored = np.concatenate([examples.take(np.arange(len(examples)))["text"]])
     assert {row.tobytes() for row in cond["text"]} == {row.tobytes() for row in stored}
     assert conditions(saved.codec, ["all"], 4, None)[1] == "every prompt in turn"
+
+
+def test_after_a_torn_checkpoint_a_later_stage_still_reads_as_the_first_did(run, photos, tmp_path):
+    """Trained on its own captions the tokenizer would be another, and the data seem to have changed."""
+    other = shutil.copytree(photos, tmp_path / "photos")
+    for path in other.glob("*.txt"):
+        path.write_text(path.read_text().replace("square", "picture"))
+    few = dict(steps=2, eval_every=0, preview_every=0, checkpoint_every=2)
+    config = schema.change(run.config, dict(data=dict(path=str(other)), init=dict(ckpt=str(run.workdir)), train=few))
+    train.main(config, str(tmp_path / "later"))
+    (tmp_path / "later" / "checkpoints" / "2" / "codec" / "metadata").write_text("torn")
+    assert train.main(schema.change(config, dict(train=dict(steps=3))), str(tmp_path / "later")) == 0
+    assert checkpoint.find(tmp_path / "later").codec.text.merges == checkpoint.find(run.workdir).codec.text.merges
+
+
+def test_a_negative_prompt_acts_though_there_is_no_prompt(run, tmp_path):
+    """Examples that are all too long: what is drawn without a caption is led away all the same."""
+    codec = checkpoint.find(run.workdir).codec
+    bare = dataclasses.replace(codec, text=dataclasses.replace(codec.text, examples=()))
+    told = prompts.told(bare, 2, negative="a red square", guidance=2.0)
+    assert told.cond.keys() == told.negative.keys()
+    assert not told.cond["text"].any()
+    assert told.negative["text"].any()
 
 
 def test_data_without_captions_are_refused_before_a_run_begins(tiny, tmp_path):

@@ -1,5 +1,7 @@
 """What another run's weights may be the beginning of, and a small stage that begins a larger one."""
 
+import dataclasses
+
 import pytest
 from etils import epath
 
@@ -7,6 +9,7 @@ from tinygen import build, stages, train
 from tinygen import config as schema
 from tinygen.checkpoint import Saved
 from tinygen.data.codec import Codec, Field
+from tinygen.data.provenance import Latents
 from tinygen.errors import UserError
 
 CURE = "--config.init.partial=True"
@@ -176,3 +179,23 @@ def test_a_masked_stage_of_small_images_begins_one_of_large_whole_images(faces, 
     with pytest.raises(UserError, match=r"model.time_scale: 1000.0 -> 1.0"):
         train.main(faces("masked+small", 1, first, time_scale=1.0), str(refused))
     assert not refused.exists()
+
+
+def latent_codec(**changes):
+    about = dict(
+        name="vae", sha256="a" * 64, source="vae", factor=4, image=(128, 128, 3), scale=0.5, shift=(0.0, 0.1, 0.2), data={}, images="faces"
+    )
+    return dataclasses.replace(codec(labels=()), latents=Latents(**about | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [(dict(sha256="b" * 64), r"autoencoder: vae \(sha256 aaaaaaaaaaaaaaaa\) -> vae \(bbbbbbbbbbbbbbbb\)"), (dict(scale=0.6), "--like=DIR")],
+    ids=["another autoencoder", "another scale"],
+)
+def test_latents_that_mean_something_else_are_refused(changes, said):
+    earlier = saved(latent_codec())
+    stages.check_data(config(), latent_codec(), earlier)
+    with pytest.raises(UserError, match=said):
+        stages.check_data(config(), latent_codec(**changes), earlier)
+    stages.check_data(config(init=dict(ckpt="earlier", partial=True)), latent_codec(**changes), earlier)

@@ -98,3 +98,20 @@ def test_a_damaged_codec_is_named(damage):
 def test_merges_of_what_is_no_token_are_refused():
     with pytest.raises(UserError, match="no token"):
         Text(length=4, merges=(("qq", "x"),)).tokens("red")
+
+
+def test_half_a_character_becomes_a_question_mark():
+    """JSON can hold one: what cuts words after so many UTF-16 units leaves them."""
+    half = "a \ud83d door"
+    assert Text(length=9).tokens(half) == Text(length=9).tokens("a ? door")
+    assert trained_merges([half, half], BYTES + 4)
+
+
+def test_a_row_of_dashes_becomes_no_token_of_its_own():
+    merges = trained_merges(["a door", "=" * 9000, "=" * 9000], BYTES + 200)
+    assert 2 <= max(len(first + second) for first, second in merges) <= 64
+
+
+def test_what_is_shortened_is_read_whole_and_ends_with_a_word():
+    assert Text(length=9).shortened("one two three") == "one two"
+    assert Text(length=2).shortened("one two") == ""

@@ -91,7 +91,7 @@ def named(arrays: Iterable[str]) -> dict[str, str]:
     for name in arrays:
         public = renamed(name, (*OLDER, *turned))
         if public in names:
-            raise ValueError(f"{names[public][:80]} and {name[:80]} are the same tensor")
+            raise ValueError(f"{names[public][:80]!a} and {name[:80]!a} are the same tensor")
         names[public] = name
     return names
 
@@ -154,4 +154,4 @@ def matrix(array: np.ndarray, dimensions: int) -> np.ndarray:
 def _refuse(what: str, names: list[str]) -> None:
     if names:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        raise ValueError(f"{what} {', '.join(name[:80] for name in names[:SHOWN])}{more}")
+        raise ValueError(f"{what} {', '.join(ascii(name[:80])[1:-1] for name in names[:SHOWN])}{more}")

@@ -82,7 +82,12 @@ def data_source(config: Config, text: Text | Embedded | None = None) -> DataSour
 
 
 def told(config: Config, source: DataSource, text: Text | Embedded | None = None) -> DataSource:
-    """The source with its captions in its batches, where the recipe has a model learn from them."""
+    """The source with its captions in its batches, where the recipe has a model learn from them. Raises UserError for labels besides:
+    which caption goes with which label only the examples know, and whoever samples would have to.
+    """
+    if source.codec.labels and (config.text.tokens or config.text.embeddings):
+        none = repr(type(config.data.get("label", ""))())
+        raise UserError(f"a model is told captions or labels, not both: leave the labels out with --config.data.label={none}")
     if config.text.tokens:
         from tinygen.data.captions import captioned
 
@@ -100,6 +105,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     facts = {**codec.facts(), "precision": precision(config)}
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
+    check_time(config, objective)
     facts |= {"attention": config.attention, "needs_jvp": getattr(objective, "needs_jvp", False)}
     facts |= {"remat": config.remat, "scan": config.scan}
     check_blocks(config)
@@ -187,7 +193,7 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
                 raise UserError(
                     f"config.mesh.tensor={tensor} splits attention's heads, and model {config.model.name!r} has {heads}: leave it at 1"
                 )
-            keys = "config.model.attention_first or config.model.mixer_width"
+            keys = "config.model.attention_first, mixer_width or text_width"
             raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
         if isinstance(module, SwiGLU) and (hidden := module.gate.kernel.shape[1]) % tensor:
             cure = f"config.model.mlp_multiple={config.model.mlp_multiple} must be a multiple of it"
@@ -195,6 +201,14 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
         if isinstance(module, Experts) and config.model.experts % tensor:
             num = config.model.experts
             raise UserError(f"config.model.experts={num} is not a multiple of config.mesh.tensor={tensor}, which splits them")
+
+
+def check_time(config: Config, objective: Any) -> None:
+    """Raises UserError for a model that would take an objective's times for others, a thousand times as large."""
+    wanted = getattr(objective, "time_scale", None)
+    if wanted is not None and config.model.get("time_scale", wanted) != wanted:
+        name = config.objective.name
+        raise UserError(f"config.model.time_scale={config.model.time_scale}: objective {name!r} wants --config.model.time_scale={wanted:g}")
 
 
 def check_blocks(config: Config) -> None:

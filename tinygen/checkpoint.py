@@ -198,11 +198,15 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
 
 
 def newest_item(workdir: epath.Path, name: str) -> Any:
-    """The config or the manifest of a run's newest checkpoint, as JSON: for one process alone, where Orbax would wait for all.
+    """`item` of a run's newest checkpoint."""
+    return item(workdir, saved_steps(workdir)[-1], name)
+
+
+def item(workdir: epath.Path, step: int, name: str) -> Any:
+    """The config, the codec or the manifest of a checkpoint, as JSON: for one process alone, where Orbax would wait for all.
 
     Raises UserError where it cannot be read.
     """
-    step = saved_steps(workdir)[-1]
     with _naming_damage(workdir / "checkpoints", step):
         return json.loads((workdir / "checkpoints" / str(step) / name / "metadata").read_text())
 

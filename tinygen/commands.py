@@ -73,7 +73,7 @@ def _prompts(values: flags.FlagValues) -> list[str]:
     if values.prompt:
         raise UserError("give --prompt or --prompts, a file of them; not both")
     try:
-        with open(values.prompts, encoding="utf-8") as stream:
+        with open(values.prompts, encoding="utf-8-sig") as stream:
             prompts = [line.strip() for line in stream if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--prompts={values.prompts} cannot be read as text ({error})") from error

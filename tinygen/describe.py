@@ -10,7 +10,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from tinygen import build, checkpoint, footprint, runtime
+from tinygen import build, checkpoint, footprint, runtime, stages
 from tinygen.config import Config
 from tinygen.flops import Products, flops, products
 from tinygen.footprint import Footprint, si
@@ -25,7 +25,7 @@ WARNINGS = 3  # sizes that are named, a tile
 def main(config: Config) -> int:
     """Prints the description. Nothing is trained; data that have to be prepared are, and the step is compiled to plan its memory."""
     runtime.listen()
-    source = build.data_source(config)
+    source = build.data_source(config, stages.words(config))
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], config.seed))

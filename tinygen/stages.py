@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygen import config as schema
-from tinygen.checkpoint import Saved
+from tinygen.checkpoint import Saved, find
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded
+from tinygen.data.provenance import Latents
+from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError
 
 CURE = "or take the arrays that fit all the same: --config.init.partial=True"
 MOST = 6  # differences that a message names
+
+
+def words(config: Config) -> Text | Embedded | None:
+    """How the run that config.init.ckpt names has read its captions; None without one, or without captions."""
+    if not (config.init.ckpt and config.text.tokens):
+        return None
+    return find(config.init.ckpt, option="config.init.ckpt").codec.text
 
 
 def check_model(config: Config, saved: Saved) -> None:
@@ -43,6 +52,8 @@ def check_data(config: Config, codec: Codec, saved: Saved) -> None:
         if a != b:
             different = sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
             found += [f"{key} of {name}: {a.get(key)} -> {b.get(key)}" for key in different]
+    if old.latents is not None and new.latents is not None:
+        found += _latents(old.latents, new.latents)
     _refuse(config, "other data", found, "Give data as they were")
     if new.kind == "image" and not config.init.partial:
         _check_positions(config, new.spec["x"].shape[:2], saved.config, old.spec["x"].shape[:2])
@@ -52,6 +63,15 @@ def _refuse(config: Config, what: str, found: Sequence[str], cure: str) -> None:
     if found and not config.init.partial:
         shown = "; ".join(found[:MOST]) + (f"; and {len(found) - MOST} more" if len(found) > MOST else "")
         raise UserError(f"config.init.ckpt={config.init.ckpt} is a run of {what} (its -> this run's): {shown}.\n{cure}, {CURE}")
+
+
+def _latents(old: Latents, new: Latents) -> list[str]:
+    """The autoencoder, and what brings its latents to a model's scale: equal numbers mean the same only where both are equal."""
+    if old.sha256 != new.sha256:
+        return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {new.name} ({new.sha256[:16]})"]
+    if (old.scale, old.shift) != (new.scale, new.shift):
+        return [f"scale of latents: {old.scale:.6g} -> {new.scale:.6g} (scripts/prepare_latents.py --like=DIR takes the first stage's)"]
+    return []
 
 
 def _labels(old: Sequence[str], new: Sequence[str]) -> list[str]:

@@ -62,8 +62,7 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     if earlier is not None:
         stages.check_model(config, earlier)  # before data are prepared
     with processes.lead_first("data"):
-        words = earlier.codec.text if earlier else words_so_far(config, folder)
-        source = build.data_source(config, words if isinstance(words, Text) else None)  # embeddings are what they are
+        source = build.data_source(config, words_so_far(config, folder))
     processes.agree("the data", source.fingerprint)
     if earlier is not None:
         stages.check_data(config, source.codec, earlier)
@@ -76,13 +75,13 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
 
 
 def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | None:
-    """How a run that goes on has read its captions."""
-    if not config.text.tokens or not checkpoint.saved_steps(folder):
-        return None
-    try:
-        return Codec.from_json(checkpoint.newest_item(folder, "codec")).text
-    except UserError:  # a torn checkpoint, which is set aside later; from the same captions comes the same
-        return None
+    """How a run has read its captions, or those that it begins from."""
+    for step in reversed(checkpoint.saved_steps(folder)) if config.text.tokens else ():
+        try:
+            return Codec.from_json(checkpoint.item(folder, step, "codec")).text
+        except UserError:  # a torn checkpoint, which is set aside later
+            continue
+    return stages.words(config)
 
 
 def run(

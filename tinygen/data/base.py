@@ -13,6 +13,8 @@ import numpy as np
 from tinygen.data.codec import Batch, Codec
 from tinygen.errors import UserError, unknown
 
+FAR = 3.0  # from a standard deviation of 1, of latents: a few images may vary less or more than all
+
 
 class Examples(Protocol):
     """One split, by random access."""
@@ -179,6 +181,8 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
         low, high = array.min(), array.max()
         if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
             raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: is its scale wrong?")
+    if codec.latents is not None and not 1 / FAR < (spread := float(np.std(batch["x"]))) < FAR:
+        raise UserError(f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?")
     if "x" in codec.spec:
         middle = ((codec.spec["x"].low or 0.0) + (codec.spec["x"].high or 0.0)) / 2
         if codec.spec["x"].low is not None and batch["x"].min() >= middle:

@@ -58,20 +58,20 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         )
     captions = captions_of(source, "config.text.tokens")
     total, captioned = len(captions["train"]), sum(map(bool, captions["train"]))
-    merges = () if tokens == "bytes" else known.merges if known and known.merges else trained_merges(captions["train"], vocabulary - 1)
+    inherited = tokens == "bpe" and known is not None and bool(known.merges)
+    merges = () if tokens == "bytes" else known.merges if known and inherited else trained_merges(captions["train"], vocabulary - 1)
     text = Text(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
     splits: dict[str, Beside] = {}
     said = [*source.about(), f"captions for {captioned:,} of {total:,} training images, as {text.vocabulary - 1:,} tokens ({tokens})"]
+    said += ["the tokens are those that the weights have learnt: config.text.vocabulary has no say"] if inherited else []
     for split, words in captions.items():
-        rows, cut = text.rows(words)
-        if cut:
-            longest = max(len(text.tokens(each)) for each in words)
-            said.append(
-                f"config.text.length={length}: {cut:,} captions of {split} have more tokens, up to {longest}; their ends are cut off"
-            )
-        digest.update("\0".join([split, *words]).encode("utf-8", "surrogateescape"))
+        rows, counts = text.rows(words)
+        if cut := int((counts > length).sum()):
+            more = f"have more tokens, up to {counts.max()}; their ends are cut off"
+            said.append(f"config.text.length={length}: {cut:,} captions of {split} {more}")
+        digest.update("\0".join([split, *words]).encode())
         splits[split] = Beside(source.splits[split], {"text": rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16)})
     spec = {**source.codec.spec, "text": Field(shape=(length,), dtype="int32", low=0, high=text.vocabulary - 1)}
     return dataclasses.replace(
@@ -102,6 +102,7 @@ def _read(split: str, examples: Examples) -> Iterator[str]:
 
 
 def _examples(text: Text, captions: list[str]) -> tuple[str, ...]:
-    """The first few captions that are there, differ and are read whole."""
-    whole = (each for each in dict.fromkeys(captions) if 0 < len(text.tokens(each)) <= text.length and len(each) <= LONGEST_EXAMPLE)
-    return tuple(itertools.islice(whole, MOST_EXAMPLES))
+    """The first few captions that are there and differ, as far as they are read."""
+    read = (text.shortened(each) for each in dict.fromkeys(captions) if each)
+    whole = (each for each in read if each and len(each) <= LONGEST_EXAMPLE)
+    return tuple(dict.fromkeys(itertools.islice(whole, MOST_EXAMPLES)))

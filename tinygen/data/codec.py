@@ -68,6 +68,8 @@ class Codec:
             raise UserError(f"there are at most {MOST_LABELS:,} labels, of at most {LONGEST_LABEL:,} characters")
         if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
             raise UserError("the tokens of an example are not in one row")
+        if isinstance(self.text, Text) and "text" in self.spec and self.spec["text"].shape != (self.text.length,):
+            raise UserError(f"captions of {self.text.length} tokens, and an array of {list(self.spec['text'].shape)} for them")
         if isinstance(self.text, Embedded):
             shape, there = (self.text.length, self.text.features), (self.text.length,)
             if {name: self.spec[name].shape for name in ("embed", "embed_mask") if name in self.spec} != {
@@ -112,8 +114,10 @@ class Codec:
         if self.labels:
             chosen = [self.label(name) for name in labels] if labels else range(len(self.labels))
             given["label"] = np.resize(np.asarray(chosen, np.int32), num)
-        if isinstance(self.text, Text) and (words := self.prompts(num, prompts)):
-            given["text"] = self.text.prompts(words)
+        if isinstance(self.text, Text):
+            words = list(prompts or self.text.examples)
+            rows = self.text.prompts(words) if words else np.zeros((1, self.text.length), np.int32)  # of padding: no caption
+            given["text"] = rows[np.arange(num) % len(rows)]
         return given
 
     def prompts(self, num: int, prompts: Sequence[str] | None = None) -> list[str]:

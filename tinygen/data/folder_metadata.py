@@ -38,13 +38,19 @@ class Writing:
     texts: Collection[str]
 
     def has_caption(self, name: str) -> bool:
-        return bool(self.captions.get(name)) or _text_beside(name) in self.texts
+        return bool(self.captions.get(name)) or self._beside(name) is not None
+
+    def _beside(self, name: str) -> str | None:
+        """The text file beside an image, img.txt or IMG.TXT as cameras write."""
+        stem = posixpath.splitext(name)[0]
+        return next((text for text in (f"{stem}.txt", f"{stem}.TXT") if text in self.texts), None)
 
     def caption(self, name: str) -> str:
         """ "" where there is none; for a text file that cannot be read too, of which the log is told."""
-        if self.captions.get(name) or not self.has_caption(name):
+        beside = self._beside(name)
+        if self.captions.get(name) or beside is None:
             return self.captions.get(name, "")
-        path = os.path.join(self.root, _text_beside(name))
+        path = os.path.join(self.root, beside)
         try:
             with open(path, encoding="utf-8-sig") as stream:
                 if len(text := stream.read(LONGEST + 1)) > LONGEST:
@@ -110,7 +116,3 @@ def _label(where: str, column: str, value: Any) -> str:
             raise UserError(f"{where}: {column!r} has {len(name):,} characters, a label at most {LONGEST_LABEL:,}")
         return name
     raise UserError(f"{where}: {column!r} is no label: neither a string, nor a whole number, nor true or false")
-
-
-def _text_beside(name: str) -> str:
-    return f"{posixpath.splitext(name)[0]}.txt"

@@ -20,7 +20,7 @@ from tinygen.data.codec import Batch, Codec, Field
 from tinygen.data.provenance import Latents
 from tinygen.errors import UserError
 
-ABOUT, VERSION = "latents.json", 1
+ABOUT, VERSION, SUM = "latents.json", 1, "sha256"
 SPLITS = ("train", "validation")
 HALF, NUMBER = np.dtype("<f2"), np.dtype("<i4")
 
@@ -41,7 +41,13 @@ class Prepared:
     fingerprint: str
 
     def write(self, folder: Path) -> None:
-        (folder / ABOUT).write_text(json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1) + "\n")
+        tree = {"version": VERSION, **dataclasses.asdict(self)}
+        (folder / ABOUT).write_text(json.dumps({**tree, SUM: _sum(tree)}, indent=1) + "\n")
+
+    @property
+    def identity(self) -> str:
+        """What tells these latents from others, wherever they lie and their autoencoder: all that a model is given of them."""
+        return _sum(dataclasses.asdict(dataclasses.replace(self, latents=dataclasses.replace(self.latents, source=""))))
 
     @classmethod
     def read(cls, folder: Path) -> "Prepared":
@@ -51,6 +57,8 @@ class Prepared:
             tree = json.loads(path.read_text("utf-8"))
             if tree["version"] != VERSION:
                 raise UserError(f"it is of version {str(tree['version'])[:20]}, and this program reads {VERSION}: prepare them again")
+            if tree.pop(SUM) != _sum(tree):
+                raise UserError("it has been changed since it was written. Copy the folder again, or prepare the latents again")
             counts, sizes = ({split: int(tree[key][split]) for split in SPLITS} for key in ("counts", "sizes"))
             latents, labels = Latents.from_json(tree["latents"]), tuple(map(str, tree["labels"]))
             return cls(latents=latents, labels=labels, counts=counts, sizes=sizes, fingerprint=str(tree["fingerprint"]))
@@ -60,6 +68,11 @@ class Prepared:
             raise UserError(f"config.data.path={folder}: {path.name}: {error}") from error
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError) as error:
             raise UserError(f"config.data.path={folder}: {path.name} is damaged ({str(error)[:120]}): prepare the latents again") from error
+
+
+def _sum(tree: Any) -> str:
+    """SHA-256 of a tree that JSON can hold."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 MAKING = "Latents are made by\npython scripts/prepare_latents.py --config=RECIPE.py --autoencoder=FILE|RUN --out={folder}"
@@ -157,7 +170,7 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
     return DataSource(
         codec=Codec(kind="image", spec=spec, labels=labels, latents=about),
         splits=splits,
-        fingerprint=hashlib.sha256(f"{prepared.fingerprint} {sample} {label}".encode()).hexdigest()[:16],
+        fingerprint=hashlib.sha256(f"{prepared.identity} {sample} {label}".encode()).hexdigest()[:16],
         draw=splits["train"].draw if sample else None,
         summary=(
             f"latents of {len(splits['train']):,} images of {size} to train on, {len(splits['validation']):,} held out, "

@@ -15,6 +15,7 @@ from tinygen.errors import UserError
 
 BYTES = 256
 LONGEST, MOST_MERGES, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 2**17, 64, 4000
+LONGEST_TOKEN = 64  # characters: a row of dashes is no word
 PAIRED = 2  # a pair of tokens that occurs less often becomes none of its own
 
 
@@ -32,7 +33,7 @@ class Text:
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.length, int) or not 1 <= self.length <= LONGEST:
+        if type(self.length) is not int or not 1 <= self.length <= LONGEST:
             raise UserError(f"a caption has 1 to {LONGEST:,} tokens, not {str(self.length)[:40]}")
         if len(self.merges) > MOST_MERGES or len(self.examples) > MOST_EXAMPLES:
             raise UserError(f"there are at most {MOST_MERGES:,} merges of tokens, and {MOST_EXAMPLES} examples of prompts")
@@ -49,19 +50,39 @@ class Text:
 
     def tokens(self, words: str) -> list[int]:
         """All tokens of a caption or a prompt, however many they are; none of an empty one."""
-        encoded = normal(words).encode("utf-8", "replace")
         if not self.merges:
-            return [1 + byte for byte in encoded]
-        return [1 + number for number in _tokenizer(self.merges).encode(encoded.decode()).ids]
+            return [1 + byte for byte in normal(words).encode()]
+        return [1 + number for number in self._tokenizer.encode(normal(words)).ids]
 
-    def rows(self, captions: Sequence[str]) -> tuple[np.ndarray, int]:
-        """(int32 [N, length], padded with 0; how many were longer, so that their ends are cut off)."""
-        out, cut = np.zeros((len(captions), self.length), np.int32), 0
-        for row, caption in zip(out, captions, strict=True):
+    def rows(self, captions: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(int32 [N, length], padded with 0; how many tokens each has, the ends that are cut off included)."""
+        out, counts = np.zeros((len(captions), self.length), np.int32), np.zeros(len(captions), int)
+        for index, caption in enumerate(captions):
             tokens = self.tokens(caption)
-            row[: len(tokens)] = tokens[: self.length]
-            cut += len(tokens) > self.length
-        return out, cut
+            counts[index] = len(tokens)
+            out[index, : len(tokens)] = tokens[: self.length]
+        return out, counts
+
+    def shortened(self, words: str) -> str:
+        """As many whole words from the beginning as the model reads."""
+        parts = normal(words).split(" ")
+        while parts and len(self.tokens(" ".join(parts))) > self.length:
+            parts.pop()
+        return " ".join(parts)
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        """Raises UserError for merges of what is no token yet."""
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        vocabulary = {name: number for number, name in enumerate(_alphabet())}
+        for first, second in self.merges:
+            if first not in vocabulary or second not in vocabulary:
+                raise UserError(f"the merge of {first[:40]!r} and {second[:40]!r} is none: one of them is no token")
+            vocabulary.setdefault(first + second, len(vocabulary))  # two merges may come to the same
+        tokenizer = Tokenizer(models.BPE(vocabulary, list(self.merges)))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return tokenizer
 
     def prompts(self, words: Sequence[str]) -> np.ndarray:
         """int32 [N, length]. Raises UserError for a prompt that is empty or longer than the model reads."""
@@ -76,8 +97,8 @@ class Text:
 
 
 def normal(words: str) -> str:
-    """Without line breaks, double spaces and spaces at the ends."""
-    return " ".join(words.split())
+    """Without line breaks, double spaces and spaces at the ends; half a character, which JSON can hold, becomes a question mark."""
+    return " ".join(words.encode("utf-8", "replace").decode().split())
 
 
 def trained_merges(captions: Iterable[str], vocabulary: int) -> tuple[tuple[str, str], ...]:
@@ -87,7 +108,12 @@ def trained_merges(captions: Iterable[str], vocabulary: int) -> tuple[tuple[str,
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, min_frequency=PAIRED, initial_alphabet=_alphabet(), show_progress=False, special_tokens=[]
+        vocab_size=vocabulary,
+        min_frequency=PAIRED,
+        initial_alphabet=_alphabet(),
+        show_progress=False,
+        special_tokens=[],
+        max_token_length=LONGEST_TOKEN,
     )
     tokenizer.train_from_iterator(map(normal, captions), trainer)
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
@@ -99,18 +125,3 @@ def _alphabet() -> list[str]:
     from tokenizers import pre_tokenizers
 
     return sorted(pre_tokenizers.ByteLevel.alphabet())
-
-
-@functools.cache
-def _tokenizer(merges: tuple[tuple[str, str], ...]) -> Any:
-    """Raises UserError for merges of what is no token yet."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    vocabulary = {name: number for number, name in enumerate(_alphabet())}
-    for first, second in merges:
-        if first not in vocabulary or second not in vocabulary:
-            raise UserError(f"the merge of {first[:40]!r} and {second[:40]!r} is none: one of them is no token")
-        vocabulary.setdefault(first + second, len(vocabulary))  # two merges may come to the same
-    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return tokenizer

@@ -10,6 +10,7 @@ from tinygen.errors import UserError
 from tinygen.models.layers import pin, xavier_uniform
 from tinygen.models.products import narrow, product
 
+ROUNDING = 1e-9  # 0.29 · 100 is a little less than 29
 STATS = ("routing_entropy", "routing_served", "routing_least")
 
 
@@ -87,7 +88,7 @@ class Experts(nnx.Module):
 
 def num_taken(tokens: int, experts: int, capacity: float) -> int:
     """k: how many of an example's tokens each expert takes."""
-    return min(tokens, max(1, math.floor(capacity * tokens / experts)))
+    return min(tokens, max(1, math.floor(capacity * tokens / experts + ROUNDING)))
 
 
 def check(experts: int, capacity: float, tokens: int) -> None:
@@ -96,7 +97,7 @@ def check(experts: int, capacity: float, tokens: int) -> None:
         raise UserError(f"config.model.experts={experts} must be 0 (none) or positive")
     if experts and not 0 < capacity <= experts:
         raise UserError(f"config.model.capacity={capacity} must lie above 0 and at most at config.model.experts={experts}")
-    if experts and capacity * tokens < experts:
+    if experts and capacity * tokens + ROUNDING < experts:
         raise UserError(
             f"config.model.capacity={capacity} gives {experts} experts less than a token each of the {tokens} that an image has in "
             "training: raise it, or lower config.model.experts, config.model.mask or config.model.patch"

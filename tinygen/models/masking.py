@@ -17,6 +17,8 @@ def num_kept(tokens: int, mask: float) -> int:
     kept = math.floor((1 - mask) * tokens + 0.5)
     if not kept:
         raise UserError(f"config.model.mask={mask} leaves none of an image's {tokens} patches: lower it, or config.model.patch")
+    if mask and kept == tokens:
+        raise UserError(f"config.model.mask={mask} drops none of an image's {tokens} patches: raise it, or put it to 0")
     return kept
 
 

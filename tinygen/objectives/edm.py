@@ -39,6 +39,7 @@ class EDM(guidance.Denoising):
     rho: float
 
     needs_jvp = False
+    time_scale = 1.0  # of what a model is told, ln σ / 4
 
     def __post_init__(self) -> None:
         guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)

@@ -9,6 +9,7 @@ import numpy as np
 from tinygen import build, decoding
 from tinygen.data.codec import CONDITIONS, Batch, Codec
 from tinygen.data.embeddings import Embedded, Rows
+from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError
 from tinygen.sample import drawn
 from tinygen.scoring.pictures import BLOCK, Pictures, Read, colour
@@ -58,7 +59,8 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
             "--labels=data and --ref=train or validation"
         )
     if list(labels) == ["all"]:
-        return codec.conditions(num), f"every {named} in turn"
+        examples = len(codec.text.examples) if isinstance(codec.text, Text) else 0
+        return codec.conditions(num), "every label in turn" if codec.labels else f"the run's {examples} example prompts in turn"
     if list(labels) != ["data"]:
         return codec.conditions(num, labels), ", ".join(codec.labels[codec.label(name)] for name in labels)
     if reference is None:
