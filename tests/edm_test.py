@@ -198,6 +198,6 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(changes, message):
 
 def test_a_model_that_scales_its_times_for_another_objective_is_refused(tiny):
     config = tiny(objective=dict(name="edm"))
-    with pytest.raises(UserError, match="config.model.time_scale=1000.0: objective 'edm' wants --config.model.time_scale=1"):
+    with pytest.raises(UserError, match=r"config.model.time_scale=1000.0: objective 'edm' wants --config.model.time_scale=1"):
         build.parts(config, build.data_source(config).codec)
     assert build.parts(tiny(objective=dict(name="edm"), model=dict(time_scale=1.0)), build.data_source(config).codec)

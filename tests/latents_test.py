@@ -284,7 +284,7 @@ def test_what_has_been_changed_by_hand_is_refused(copy, key):
     tree = json.loads(path.read_text())
     tree["latents"][key] = {"scale": 5.0, "sha256": "f" * 64}[key]
     path.write_text(json.dumps(tree))
-    with pytest.raises(UserError, match="latents.json: it has been changed since it was written"):
+    with pytest.raises(UserError, match=r"latents.json: it has been changed since it was written"):
         source_of(copy)
 
 
@@ -293,7 +293,7 @@ def test_latents_of_another_scale_are_other_data_and_their_spread_is_looked_at(c
     dataclasses.replace(prepared, latents=dataclasses.replace(prepared.latents, scale=5 * prepared.latents.scale)).write(copy)
     spoilt = source_of(copy)
     assert spoilt.fingerprint != source_of(made.folder).fingerprint
-    with pytest.raises(UserError, match="a standard deviation of [45]"):
+    with pytest.raises(UserError, match=r"a standard deviation of [45]"):
         check_batch(read(spoilt, 1)[0], spoilt.codec)
 
 
