@@ -217,9 +217,13 @@ def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys, f
 
 
 def edited(**changes):
+    """As if it had been written so: its sum is right."""
+
     def edit(folder):
         path = folder / "latents.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        tree = {**json.loads(path.read_text()), **changes}
+        del tree[latents.SUM]
+        path.write_text(json.dumps({**tree, latents.SUM: latents._sum(tree)}))
 
     return edit
 
