@@ -152,7 +152,7 @@ def test_samples_are_scored_with_the_references_captions(run):
     assert cond["text"].shape == (100, 6)
     stored = np.concatenate([examples.take(np.arange(len(examples)))["text"]])
     assert {row.tobytes() for row in cond["text"]} == {row.tobytes() for row in stored}
-    assert conditions(saved.codec, ["all"], 4, None)[1] == "every prompt in turn"
+    assert conditions(saved.codec, ["all"], 4, None)[1] == "the run's 3 example prompts in turn"
 
 
 def test_after_a_torn_checkpoint_a_later_stage_still_reads_as_the_first_did(run, photos, tmp_path):
@@ -160,11 +160,11 @@ def test_after_a_torn_checkpoint_a_later_stage_still_reads_as_the_first_did(run,
     other = shutil.copytree(photos, tmp_path / "photos")
     for path in other.glob("*.txt"):
         path.write_text(path.read_text().replace("square", "picture"))
-    few = dict(steps=2, eval_every=0, preview_every=0, checkpoint_every=2)
+    few = dict(steps=4, eval_every=0, preview_every=0, checkpoint_every=2)
     config = schema.change(run.config, dict(data=dict(path=str(other)), init=dict(ckpt=str(run.workdir)), train=few))
     train.main(config, str(tmp_path / "later"))
-    (tmp_path / "later" / "checkpoints" / "2" / "codec" / "metadata").write_text("torn")
-    assert train.main(schema.change(config, dict(train=dict(steps=3))), str(tmp_path / "later")) == 0
+    (tmp_path / "later" / "checkpoints" / "4" / "codec" / "metadata").write_text("torn")
+    assert train.main(schema.change(config, dict(train=dict(steps=5))), str(tmp_path / "later")) == 0
     assert checkpoint.find(tmp_path / "later").codec.text.merges == checkpoint.find(run.workdir).codec.text.merges
 
 
@@ -180,7 +180,7 @@ def test_a_negative_prompt_acts_though_there_is_no_prompt(run, tmp_path):
 
 def test_data_without_captions_are_refused_before_a_run_begins(tiny, tmp_path):
     with pytest.raises(UserError, match="no training image has a caption"):
-        train.main(tiny(text=dict(tokens="bytes")), str(tmp_path / "run"))
+        train.main(tiny(data=dict(label=""), text=dict(tokens="bytes")), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
