@@ -137,8 +137,8 @@ def damaged(case: Case, injure: Callable[[Path], None]) -> None:
 
 
 def largest(folder: Path) -> Path:
-    """The largest file of a checkpoint's state."""
-    return max((path for path in (folder / "state").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    """The largest file of arrays in a checkpoint's state. What describes them may be larger, where they are small."""
+    return max((path for path in (folder / "state").rglob("d/*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
 def flip(file: Path) -> None:
