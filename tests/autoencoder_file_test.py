@@ -136,7 +136,10 @@ def changed(name, *shape, number=0.0, dtype=np.float32):
         (changed("quant_conv.weight", 6, 6), r"another shape .* quant_conv.weight \[6, 6\]$"),
         (changed("encoder.conv_in.bias", 32, number=np.nan), r"no finite numbers: encoder.conv_in.bias$"),
         (changed("encoder.conv_in.bias", 32, dtype=np.int32), r"no finite numbers: encoder.conv_in.bias$"),
-        (changed("first_stage_model.quant_conv.bias", 6), r"quant_conv.bias' and '(first_stage_model.)?quant_conv.bias' are the same tensor$"),
+        (
+            changed("first_stage_model.quant_conv.bias", 6),
+            r"quant_conv.bias' and '(first_stage_model.)?quant_conv.bias' are the same tensor$",
+        ),
         (changed("encoder.conv_in.weight", 10**9, 0, 3, 3), r"encoder.conv_in.weight is \[1000000000, 0, 3, 3\], where"),
         (without("encoder"), r"its encoder has 0 stages of 0 blocks"),
         (lambda arrays: {f"encoder.down_blocks.{n}.resnets.0.conv1.bias": np.zeros(1) for n in range(99)}, r"99 stages"),

@@ -130,19 +130,6 @@ def test_other_keys_may_not_change_on_resume(key):
     assert not config.may_change(key, made)
 
 
-@pytest.mark.parametrize(
-    ("key", "may"),
-    [
-        ("model.mask", True), ("model.position_grid", True), ("objective.cond_drop", True), ("objective.nfe", True),
-        ("model.heads", False), ("model.positions", False), ("model.name", False), ("objective.name", False),
-    ],
-)  # fmt: skip
-def test_keys_that_say_how_weights_are_trained_may_differ_from_those_of_the_run_they_come_from(key, may):
-    made = config.base()
-    assert key in config.flatten(made)
-    assert config.may_differ(key, made) == may
-
-
 def test_another_name_brings_the_other_rows_keywords_and_keeps_the_sections_own(monkeypatch):
     monkeypatch.setitem(keys.MODELS, "toy", dict(width=5, gain=2.5))
     made = config.base(model=dict(width=64), data=dict(name="pixel_faces", label="hat", overfit=9))

@@ -199,3 +199,16 @@ def test_latents_that_mean_something_else_are_refused(changes, said):
     with pytest.raises(UserError, match=said):
         stages.check_data(config(), latent_codec(**changes), earlier)
     stages.check_data(config(init=dict(ckpt="earlier", partial=True)), latent_codec(**changes), earlier)
+
+
+@pytest.mark.parametrize(
+    ("key", "may"),
+    [
+        ("model.mask", True), ("model.position_grid", True), ("objective.cond_drop", True), ("objective.nfe", True),
+        ("model.heads", False), ("model.positions", False), ("model.name", False), ("objective.name", False),
+    ],
+)  # fmt: skip
+def test_keys_that_say_how_weights_are_trained_may_differ_from_those_of_the_run_they_come_from(key, may):
+    made = schema.base()
+    assert key in schema.flatten(made)
+    assert schema.may_differ(key, made) == may

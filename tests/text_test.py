@@ -148,7 +148,10 @@ def test_a_sample_reads_its_prompt_once_however_many_steps_it_takes(objective):
     def work(nfe, depth):
         graphdef, state = abstract(**TOLD | dict(text_depth=depth))
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), BATCH))
-        sample = lambda state, keys: ours(nfe=nfe)._sample(nnx.merge(graphdef, state), keys, {"text": TOKENS}, None)  # noqa: E731
+
+        def sample(state, keys):
+            return ours(nfe=nfe)._sample(nnx.merge(graphdef, state), keys, {"text": TOKENS}, None)
+
         return flops(counted(sample, state, keys))
 
     reading = work(8, 3) - work(8, 1)
