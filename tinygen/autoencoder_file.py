@@ -1,7 +1,8 @@
 """The public autoencoders of latent diffusion as files: their tensors' names and layouts, and the sizes that their shapes tell.
 
 Names are those of Hugging Face's diffusers (AutoencoderKL, older and newer ones), or those of the authors' own code (CompVis), with
-or without the `first_stage_model.` of a whole checkpoint. Kernels are PyTorch's: [C', C, height, width], [outputs, inputs].
+or without the `first_stage_model.` of a whole checkpoint, whose other networks are left alone. Kernels are PyTorch's: [C', C, height,
+width], [outputs, inputs].
 """
 
 import re
@@ -19,6 +20,7 @@ from tinygen.state import Tree, split
 GROUPS = 32  # of all public ones: no tensor's shape tells
 MOST = {"stages": 8, "blocks": 16, "features": 2**13}
 SHOWN = 3  # names in a message
+WHOLE = "model.diffusion_model."  # the network that a whole checkpoint holds beside its autoencoder
 
 Path = tuple[str, ...]
 Renaming = tuple[str, str | Callable[[re.Match[str]], str]]
@@ -63,6 +65,8 @@ def from_file(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Tree]:
 
     Raises ValueError that names the first arrays which are missing, left over, of another shape, or no finite numbers.
     """
+    if any(name.startswith(WHOLE) for name in arrays):
+        arrays = {name: array for name, array in arrays.items() if name.startswith("first_stage_model.")}
     names = named(arrays)
     sizes = sizes_of({public: arrays[name].shape for public, name in names.items()})
     places = {public_name(path): (path, leaf.shape) for path, leaf in flat(abstract(sizes)).items()}
