@@ -1,0 +1,58 @@
+"""What of a model's next-token distribution is drawn from: pure functions of logits [B, V], each row on its own.
+
+What is left out gets -inf. The order, as most samplers have it: repetition penalty, temperature, top-k, top-p, min-p. Each looks at
+what those before it have left, in proportion. Tokens that are equally likely stay or go together, so more than k may stay.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def filtered(
+    logits: jax.Array, seen: jax.Array | None, *, temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float
+) -> jax.Array:
+    """Logits [B, V] as float32, with all filters that are not off.
+
+    seen: bool [B, V], the tokens so far; looked at by a penalty other than 1 only
+    temperature: 0 leaves the most likely token alone; of several equally likely ones the first
+    """
+    logits = logits.astype(jnp.float32)
+    if repetition_penalty != 1 and seen is not None:
+        logits = penalised(logits, seen, repetition_penalty)
+    if temperature == 0:
+        return jnp.where(jnp.arange(logits.shape[-1]) == jnp.argmax(logits, -1, keepdims=True), 0.0, -jnp.inf)
+    logits = logits / temperature
+    if 0 < top_k < logits.shape[-1]:
+        logits = most_likely(logits, top_k)
+    if top_p < 1:
+        logits = nucleus(logits, top_p)
+    return least(logits, min_p) if min_p > 0 else logits
+
+
+def penalised(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
+    """Logits of seen tokens divided by the penalty, or multiplied where they are negative (Keskar et al. 2019, arXiv 1909.05858, §4.1;
+    the sign's part is what implementations have added: a negative logit divided would rise).
+    """
+    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def most_likely(logits: jax.Array, k: int) -> jax.Array:
+    """Top-k (Fan et al. 2018, arXiv 1805.04833): those no less likely than the k-th. 1 <= k <= V."""
+    return _above(logits, jax.lax.top_k(logits, k)[0][:, -1:])
+
+
+def nucleus(logits: jax.Array, p: float) -> jax.Array:
+    """Top-p (Holtzman et al. 2020, arXiv 1904.09751): the fewest most likely tokens that have the probability p together. 0 < p <= 1."""
+    ordered = jnp.sort(logits, -1, descending=True)
+    likely = jax.nn.softmax(ordered, -1)
+    before = jnp.cumsum(likely, -1) - likely  # of all that are more likely: below p up to the last that is needed
+    return _above(logits, jnp.min(jnp.where(before < p, ordered, jnp.inf), -1, keepdims=True))
+
+
+def least(logits: jax.Array, p: float) -> jax.Array:
+    """Min-p (Nguyen et al. 2024, arXiv 2407.01082): those with at least p times the probability of the most likely one. 0 < p <= 1."""
+    return _above(logits, jnp.max(logits, -1, keepdims=True) + jnp.log(p))
+
+
+def _above(logits: jax.Array, lowest: jax.Array) -> jax.Array:
+    return jnp.where(logits >= lowest, logits, -jnp.inf)
