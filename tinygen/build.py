@@ -23,9 +23,11 @@ from tinygen.models.classifier import Classifier
 from tinygen.models.experts import Experts
 from tinygen.models.layers import SwiGLU
 from tinygen.models.microdit import MicroDiT
+from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
 from tinygen.objectives.autoencoder import Reconstruction
+from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.classification import Classification
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
@@ -33,12 +35,19 @@ from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
 
-MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier, "autoencoder": Autoencoder}
+MODELS: dict[str, Callable[..., nnx.Module]] = {
+    "microdit": MicroDiT,
+    "minigpt": MiniGPT,
+    "mlp": MLP,
+    "classifier": Classifier,
+    "autoencoder": Autoencoder,
+}
 OBJECTIVES: dict[str, Callable[..., Any]] = {
     "flow": FlowMatching,
     "edm": EDM,
     "regression": Regression,
     "classification": Classification,
+    "autoregressive": Autoregressive,
     "autoencoder": Reconstruction,
 }
 

@@ -137,6 +137,20 @@ MODELS: dict[str, dict[str, Any]] = {
         groups=8,  # of features that are normalised together
         dropout=stage(0.1),  # share of the last features that is put to zero in training
     ),
+    "minigpt": dict(
+        width=256,  # features a token; a multiple of heads
+        depth=6,  # blocks
+        heads=8,  # attention heads; width / heads is even
+        kv_heads=0,  # heads of keys and values, each for heads / kv_heads of the queries; 0 = heads
+        feed_forward="swiglu",  # swiglu | gelu
+        mlp_ratio=4.0,  # hidden features of gelu are ratio x width, of swiglu 2/3 of that, rounded up to mlp_multiple
+        mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
+        positions="rope",  # rope: queries and keys are turned, which goes on past the window | learned: added, as GPT-2 has it
+        tied=True,  # the output layer is the embedding's transpose
+        dropout=stage(0.0),  # share of the features put to zero in training, of the embedding and of every block's two updates
+        qk_norm=True,  # RMS norm of queries and keys, a head
+        vocabulary_multiple=64,  # the embedding has a multiple of as many rows, for the device's tiles and for mesh.tensor
+    ),
     "autoencoder": dict(
         widths=(32, 64, 128),  # features of a stage, from the whole image on; all but the last halve its sides. Multiples of groups
         depth=1,  # residual blocks a stage of the encoder; the decoder's have one more
@@ -173,6 +187,11 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     ),
     "classification": dict(
         label_smoothing=stage(0.0),  # share of the target that is spread over all classes evenly; never in evaluation
+    ),
+    "autoregressive": dict(
+        label_smoothing=stage(0.0),  # share of the target that is spread over all tokens evenly; never in evaluation
+        z_loss=stage(0.0),  # weight of the squared logarithm of softmax's divisor, which keeps logits from drifting; 1e-4 in PaLM
+        logits_mib=resume(64.0),  # logits that stand at once, of all devices; the loss of a large vocabulary is taken in pieces of that
     ),
     "autoencoder": dict(
         kl_weight=1e-6,  # of the latents' divergence from N(0, 1), nats an image, beside the mean absolute error of its values
