@@ -179,6 +179,14 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     ),
 }
 
+READING: dict[str, Any] = dict(  # how all data sets of text become tokens
+    tokenizer="bytes",  # bytes | characters (what more is than a byte has a token) | bpe (made of the documents) | gpt2
+    vocabulary=1024,  # tokens of bpe at most, the 256 bytes and the end of a document included
+    files=resume(""),  # the folder of GPT-2's vocab.bpe and encoder.json; "" = those of an installed package (extra gpt2)
+    length=256,  # tokens of a window, which is an example
+    pack=True,  # windows follow each other all over the documents; False: each document begins one of its own, and the rest is padding
+)
+
 DATASETS: dict[str, dict[str, Any]] = {
     "digits": dict(label="label"),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
     "digits8": dict(label="label"),  # 1,797 digits, 8x8 grey, 10 classes
@@ -230,6 +238,21 @@ DATASETS: dict[str, dict[str, Any]] = {
         channels=0,  # 1 grey | 3 RGB | 0 as stored
         flip=False,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets
+    ),
+    "shakespeare": READING,  # 14 plays to train on, two held out
+    "text": dict(  # plain files, UTF-8
+        path=resume(""),  # a file, or a folder of .txt files; its content is what may not change on resume
+        marker="<|endoftext|>",  # what stands between two documents; "" = each file is one
+        validation=0.05,  # share of the documents held out, at least one; of a lone document its last part
+        **READING,
+    ),
+    "tfds_text": dict(  # any set of TensorFlow Datasets with a text feature: an example is a document
+        dataset="",  # a name that TFDS knows (tiny_shakespeare, lm1b, name/config:version), or the folder of a prepared builder
+        train="train",  # split, as TFDS writes them: train, train[:50%], train+test
+        validation="",  # split; "" = validation or test, or else the last twentieth of train
+        feature="",  # the text feature; "" = the only one
+        data_dir=resume(""),  # where TFDS keeps prepared sets
+        **READING,
     ),
 }
 
