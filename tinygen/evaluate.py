@@ -23,7 +23,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     processes.agree("the checkpoint", str(saved.step))
     config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
-        source = build.data_source(config, saved.codec.text)
+        source = build.data_source(config, saved.codec.words)
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):

@@ -137,6 +137,20 @@ MODELS: dict[str, dict[str, Any]] = {
         groups=8,  # of features that are normalised together
         dropout=stage(0.1),  # share of the last features that is put to zero in training
     ),
+    "minigpt": dict(
+        width=256,  # features a token; a multiple of heads
+        depth=6,  # blocks
+        heads=8,  # attention heads; width / heads is even
+        kv_heads=0,  # heads of keys and values, each for heads / kv_heads of the queries; 0 = heads
+        feed_forward="swiglu",  # swiglu | gelu
+        mlp_ratio=4.0,  # hidden features of gelu are ratio x width, of swiglu 2/3 of that, rounded up to mlp_multiple
+        mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
+        positions="rope",  # rope: queries and keys are turned, which goes on past the window | learned: added, as GPT-2 has it
+        tied=True,  # the output layer is the embedding's transpose
+        dropout=stage(0.0),  # share of the features put to zero in training, of the embedding and of every block's two updates
+        qk_norm=True,  # RMS norm of queries and keys, a head
+        vocabulary_multiple=64,  # the embedding has a multiple of as many rows, for the device's tiles and for mesh.tensor
+    ),
     "autoencoder": dict(
         widths=(32, 64, 128),  # features of a stage, from the whole image on; all but the last halve its sides. Multiples of groups
         depth=1,  # residual blocks a stage of the encoder; the decoder's have one more
@@ -174,10 +188,23 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "classification": dict(
         label_smoothing=stage(0.0),  # share of the target that is spread over all classes evenly; never in evaluation
     ),
+    "autoregressive": dict(
+        label_smoothing=stage(0.0),  # share of the target that is spread over all tokens evenly; never in evaluation
+        z_loss=stage(0.0),  # weight of the squared logarithm of softmax's divisor, which keeps logits from drifting; 1e-4 in PaLM
+        logits_mib=resume(64.0),  # logits that stand at once, of all devices; the loss of a large vocabulary is taken in pieces of that
+    ),
     "autoencoder": dict(
         kl_weight=1e-6,  # of the latents' divergence from N(0, 1), nats an image, beside the mean absolute error of its values
     ),
 }
+
+READING: dict[str, Any] = dict(  # how all data sets of text become tokens
+    tokenizer="bytes",  # bytes | characters (what more is than a byte has a token) | bpe (made of the documents) | gpt2
+    vocabulary=1024,  # tokens of bpe at most, the 256 bytes and the end of a document included
+    files=resume(""),  # the folder of GPT-2's vocab.bpe and encoder.json; "" = those of an installed package (extra gpt2)
+    length=256,  # tokens of a window, which is an example
+    pack=True,  # windows follow each other all over the documents; False: each document begins one of its own, and the rest is padding
+)
 
 DATASETS: dict[str, dict[str, Any]] = {
     "digits": dict(label="label"),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
@@ -230,6 +257,21 @@ DATASETS: dict[str, dict[str, Any]] = {
         channels=0,  # 1 grey | 3 RGB | 0 as stored
         flip=False,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets
+    ),
+    "shakespeare": READING,  # 14 plays to train on, two held out
+    "text": dict(  # plain files, UTF-8
+        path=resume(""),  # a file, or a folder of .txt files; its content is what may not change on resume
+        marker="<|endoftext|>",  # what stands between two documents; "" = each file is one
+        validation=0.05,  # share of the documents held out, at least one; of a lone document its last part
+        **READING,
+    ),
+    "tfds_text": dict(  # any set of TensorFlow Datasets with a text feature: an example is a document
+        dataset="",  # a name that TFDS knows (tiny_shakespeare, lm1b, name/config:version), or the folder of a prepared builder
+        train="train",  # split, as TFDS writes them: train, train[:50%], train+test
+        validation="",  # split; "" = validation or test, or else the last twentieth of train
+        feature="",  # the text feature; "" = the only one
+        data_dir=resume(""),  # where TFDS keeps prepared sets
+        **READING,
     ),
 }
 

@@ -12,17 +12,23 @@ from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
+from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 CURE = "or take the arrays that fit all the same: --config.init.partial=True"
 MOST = 6  # differences that a message names
 
 
-def words(config: Config) -> Text | Embedded | None:
-    """How the run that config.init.ckpt names has read its captions; None without one, or without captions."""
-    if not (config.init.ckpt and config.text.tokens):
+def words(config: Config) -> Text | Embedded | Vocabulary | None:
+    """How the run that config.init.ckpt names has read its text; None without one, or without text."""
+    if not (config.init.ckpt and reads(config)):
         return None
-    return find(config.init.ckpt, option="config.init.ckpt").codec.text
+    return find(config.init.ckpt, option="config.init.ckpt").codec.words
+
+
+def reads(config: Config) -> bool:
+    """Whether text becomes tokens, as captions or as what is learnt itself: those of before go on to mean the same."""
+    return bool(config.text.tokens or "tokenizer" in config.data)
 
 
 def check_model(config: Config, saved: Saved) -> None:
@@ -47,6 +53,8 @@ def check_data(config: Config, codec: Codec, saved: Saved) -> None:
     found += _labels(old.labels, new.labels)
     if isinstance(old.text, Embedded) and isinstance(new.text, Embedded) and old.text.sha256 != new.text.sha256:
         found.append(f"text encoder: {old.text.encoder} -> {new.text.encoder}")
+    if old.vocabulary is not None and new.vocabulary is not None:
+        found += _vocabularies(old.vocabulary, new.vocabulary)
     for name in sorted((old.spec.keys() | new.spec.keys()) - {"label"}):
         a, b = (_field(codec, name) for codec in (old, new))
         if a != b:
@@ -79,6 +87,17 @@ def _labels(old: Sequence[str], new: Sequence[str]) -> list[str]:
     number = [f"labels: {len(old)} -> {len(new)}"] if len(old) != len(new) else []
     pairs = enumerate(itertools.zip_longest(old, new))
     return number + next(([f"label {index}: {a!r} -> {b!r}"] for index, (a, b) in pairs if a != b), [])
+
+
+def _vocabularies(old: Vocabulary, new: Vocabulary) -> list[str]:
+    """Their kinds and sizes, and where these are equal the first token that differs."""
+    if old == new:
+        return []
+    if str(old) != str(new):
+        return [f"vocabulary: {old} -> {new}"]
+    token = next((token for token in range(old.end) if old.bytes_of([token]) != new.bytes_of([token])), None)
+    which = "its merges" if token is None else f"token {token}: {old.decode([token])!r} -> {new.decode([token])!r}"
+    return [f"vocabulary: {old}, of which {which}"]
 
 
 def _field(codec: Codec, name: str) -> dict[str, Any]:

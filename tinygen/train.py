@@ -19,7 +19,9 @@ from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded
+from tinygen.data.packing import shown
 from tinygen.data.tokenizers import Text, normal
+from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.feed import bounded
@@ -74,11 +76,11 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     return source, parts
 
 
-def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | None:
-    """How a run has read its captions, or those that it begins from."""
-    for step in reversed(checkpoint.saved_steps(folder)) if config.text.tokens else ():
+def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | Vocabulary | None:
+    """How a run has read its text, or the one that it begins from."""
+    for step in reversed(checkpoint.saved_steps(folder)) if stages.reads(config) else ():
         try:
-            return Codec.from_json(checkpoint.item(folder, step, "codec")).text
+            return Codec.from_json(checkpoint.item(folder, step, "codec")).words
         except UserError:  # a torn checkpoint, which is set aside later
             continue
     return stages.words(config)
@@ -205,8 +207,8 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
 
 
 def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
-    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each; and what the samples of
-    every preview are asked to show.
+    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
+    windows of text; and what the samples of every preview are asked to show.
     """
     codec, examples = source.codec, source.splits["train"]
     prompts = codec.prompts(num)
@@ -215,6 +217,9 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
         prompts = list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
     if prompts and processes.leads():
         rundir.write_whole(workdir / "prompts.txt", "\n".join(prompts) + "\n")
+    if codec.vocabulary is not None and processes.leads():
+        windows = shown(codec.vocabulary, examples.take(np.arange(min(num, len(examples)))))
+        rundir.write_whole(workdir / "data.txt", "\n\n".join(windows) + "\n")
     if codec.kind != "image" or not processes.leads():
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tinygen.data.codec import Batch, Codec
+from tinygen.data.packing import check_windows
 from tinygen.errors import UserError, unknown
 
 FAR = 3.0  # from a standard deviation of 1, of latents: a few images may vary less or more than all
@@ -164,10 +165,11 @@ class DataSource:
 
 
 def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
-    """Raises UserError where a batch is not what the codec promises: shape, dtype, range, spread, labels.
+    """Raises UserError where a batch is not what the codec promises: shape, dtype, range, spread, labels, segments.
 
     Run on the first batch of any source. A whole sweep has been lost to images in the wrong scale.
     """
+    doubt = "is its scale wrong?" if codec.vocabulary is None else "are its tokens another vocabulary's?"
     for key, field in codec.spec.items():
         if key not in batch:
             raise UserError(f"first batch: {key!r} is missing; it holds {sorted(batch)}")
@@ -180,7 +182,9 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
             raise UserError(f"first batch: {key!r} has values that are not finite")
         low, high = array.min(), array.max()
         if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
-            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: is its scale wrong?")
+            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: {doubt}")
+    if codec.vocabulary is not None:
+        check_windows(batch)
     if codec.latents is not None and not 1 / FAR < (spread := float(np.std(batch["x"]))) < FAR:
         raise UserError(f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?")
     if "x" in codec.spec:

@@ -14,6 +14,7 @@ import numpy as np
 from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
+from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError, unknown
 
 Batch = dict[str, np.ndarray]
@@ -47,11 +48,13 @@ class Field:
 class Codec:
     """The meaning of a data set's arrays.
 
-    kind: "image" (`x` is [H, W, C] in [-1, 1]), or another name for arrays that have no picture
+    kind: "image" (`x` is [H, W, C] in [-1, 1]), "text" (`tokens`, `target` and `segment` are [L]), or another name for arrays that
+        have no picture
     spec: what a batch holds, an example
     labels: the names of the values of `label`, in order; empty without one
     text: how captions and prompts become `text`, int32 [S], or `embed`, float32 [S, D], and `embed_mask`, bool [S]; None where captions
         are not learned from
+    vocabulary: of text, what `tokens` mean
     latents: of images of which `x` holds an autoencoder's latents; `tinygen.decoding` makes pictures of them
     """
 
@@ -60,6 +63,7 @@ class Codec:
     labels: tuple[str, ...] = ()
     text: Text | Embedded | None = None
     latents: Latents | None = None
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or not all(isinstance(name, str) for name in self.labels):
@@ -68,6 +72,10 @@ class Codec:
             raise UserError(f"there are at most {MOST_LABELS:,} labels, of at most {LONGEST_LABEL:,} characters")
         if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
             raise UserError("the tokens of an example are not in one row")
+        if (self.kind == "text") != (self.vocabulary is not None):
+            raise UserError("text has a vocabulary, and nothing else has one")
+        if self.vocabulary is not None:
+            self._check_text(self.vocabulary.end)
         if isinstance(self.text, Text) and "text" in self.spec and self.spec["text"].shape != (self.text.length,):
             raise UserError(f"captions of {self.text.length} tokens, and an array of {list(self.spec['text'].shape)} for them")
         if isinstance(self.text, Embedded):
@@ -93,7 +101,14 @@ class Codec:
             facts["target_shape"] = self.spec["y"].shape
         if "tokens" in self.spec:
             facts |= {"length": self.spec["tokens"].shape[0], "vocabulary": int(self.spec["tokens"].high or 0) + 1}
+        if self.vocabulary is not None:
+            facts |= {"token_bytes": tuple(self.vocabulary.byte_lengths.tolist()), "end": self.vocabulary.end}
         return facts
+
+    @property
+    def words(self) -> Text | Embedded | Vocabulary | None:
+        """How text is read: captions as a condition, or what is learnt itself."""
+        return self.vocabulary or self.text
 
     @property
     def conditional(self) -> bool:
@@ -148,6 +163,14 @@ class Codec:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"spec": {key: dataclasses.asdict(field) for key, field in self.spec.items()}}
 
+    def _check_text(self, end: int) -> None:
+        """Raises UserError where the arrays are not windows of tokens of the vocabulary."""
+        parts = [self.spec.get(name) for name in ("tokens", "target", "segment")]
+        if any(part is None or part.dtype != "int32" or len(part.shape) != 1 for part in parts) or len({part.shape for part in parts if part}) > 1:
+            raise UserError("an example of text is not three rows of the same length: tokens, target and segment")
+        if any(part is None or (part.low, part.high) != (0, end) for part in parts[:2]):
+            raise UserError(f"the tokens of an example are not those of its vocabulary, 0 to {end}")
+
     @classmethod
     def from_json(cls, tree: Any, place: str = "codec") -> "Codec":
         """The inverse of `to_json`. Raises UserError, naming the `place`, for whatever is no codec."""
@@ -158,7 +181,9 @@ class Codec:
                 text = Embedded(**text)
             elif text is not None:
                 text = Text(**{**text, "merges": tuple(map(tuple, text["merges"])), "examples": tuple(text["examples"])})
-            return cls(**{**tree, "spec": spec, "labels": tuple(tree["labels"]), "text": text, "latents": latents})
+            vocabulary = Vocabulary.from_json(tree["vocabulary"]) if tree.get("vocabulary") else None
+            parts = {"spec": spec, "labels": tuple(tree["labels"]), "text": text, "latents": latents, "vocabulary": vocabulary}
+            return cls(**{**tree, **parts})
         except UserError as error:
             raise UserError(f"{place}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:

@@ -54,18 +54,18 @@ class TfdsExamples:
     def take(self, indices: np.ndarray) -> Batch:
         rows = self._rows(indices)
         try:
-            images = [pixels.fitted(Image.open(io.BytesIO(_at(row, self.image)), formats=pixels.FORMATS), **self.options) for row in rows]
+            images = [pixels.fitted(Image.open(io.BytesIO(at(row, self.image)), formats=pixels.FORMATS), **self.options) for row in rows]
         except Exception as error:  # a damaged file can make a decoder raise anything
             raise UserError(f"an image of the TFDS set cannot be used ({str(error)[:120]}): one of {indices[:8].tolist()}") from error
         batch = {"x": encode_pixels(np.stack(images))}
         if self.label:
-            batch["label"] = np.asarray([_at(row, self.label) for row in rows], np.int32)
+            batch["label"] = np.asarray([at(row, self.label) for row in rows], np.int32)
         return batch
 
     def captions(self, indices: np.ndarray) -> list[str]:
         if not self.caption:
             return [""] * len(indices)
-        return [_at(row, self.caption).decode("utf-8", "replace") for row in self._rows(indices)]
+        return [at(row, self.caption).decode("utf-8", "replace") for row in self._rows(indices)]
 
     def _rows(self, indices: np.ndarray) -> Any:
         return self.rows.__getitems__([int(index) for index in indices])
@@ -80,12 +80,12 @@ def tfds(
     """
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as cifar10, or a prepared builder's folder")
-    return source(_builder(dataset, data_dir), train, validation, image, label, size, fit, channels, flip)
+    return source(builder_of(dataset, data_dir), train, validation, image, label, size, fit, channels, flip)
 
 
 def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str) -> DataSource:
     """202,599 photographs of celebrities (Liu et al. 2015), 178x218, with 40 attributes: label="attributes/Smiling"."""
-    return source(_builder("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip)
+    return source(builder_of("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip)
 
 
 def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str) -> DataSource:
@@ -99,7 +99,7 @@ def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir
 
 def source(builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool) -> DataSource:
     """The DataSource of a builder, whose data are prepared if they are not: once it is clear that they can be used."""
-    features = dict(_features(builder.info.features))
+    features = dict(features_of(builder.info.features))
     image = _image(builder, features, image)
     label, names = _label(builder, features, label)
     shape = features[image].shape
@@ -107,7 +107,7 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
     options: dict[str, Any] = dict(size=side, fit=fit, channels=channels or shape[-1] or 3, background="white")
     pixels.check_options(**options)
     caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
-    first, second = _splits(prepared(builder), train, validation)
+    first, second = splits_of(prepared(builder), train, validation)
     read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
     spec = {"x": Field(shape=(side, side, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
     if label:
@@ -115,7 +115,7 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
     # By its version, not its bytes: the same set may be compressed otherwise on another machine.
     counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     identity = f"{builder.info.full_name} {counts} {first} {second} {read} {flip}"
-    rows = {"train": _rows(builder, first, image), "validation": _rows(builder, second, image)}
+    rows = {"train": rows_of(builder, first, image), "validation": rows_of(builder, second, image)}
     said = f"{builder.info.full_name}: {len(rows['train']):,} images to train on ({first}), {len(rows['validation']):,} held out ({second})"
     return DataSource(
         codec=Codec(kind="image", spec=spec, labels=names),
@@ -143,7 +143,7 @@ def prepared(builder: Any) -> Any:
     return builder
 
 
-def _builder(dataset: str, data_dir: str) -> Any:
+def builder_of(dataset: str, data_dir: str) -> Any:
     gcs_utils._is_gcs_disabled = True  # without a network its look-ups in a bucket hang; nothing here reads from there
     place = {"data_dir": str(epath.Path(data_dir).expanduser())} if data_dir else {}
     folder = Path(dataset).expanduser()
@@ -213,11 +213,11 @@ def _check_reachable(builder: Any) -> None:
         )
 
 
-def _features(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(path, feature) of every leaf."""
     for name, feature in features.items():
         if isinstance(feature, library.features.FeaturesDict):
-            yield from _features(feature, f"{prefix}{name}/")
+            yield from features_of(feature, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", feature
 
@@ -259,7 +259,7 @@ def _own_size(builder: Any, image: str, shape: tuple[int | None, ...]) -> int:
     return height
 
 
-def _splits(builder: Any, train: str, validation: str) -> tuple[str, str]:
+def splits_of(builder: Any, train: str, validation: str) -> tuple[str, str]:
     """The two splits, as TFDS writes them. Without one to hold out, the last twentieth of a whole training split is."""
     if validation:
         return train, validation
@@ -271,10 +271,11 @@ def _splits(builder: Any, train: str, validation: str) -> tuple[str, str]:
     return f"{train}[:95%]", f"{train}[95%:]"
 
 
-def _rows(builder: Any, split: str, image: str) -> Any:
+def rows_of(builder: Any, split: str, image: str = "") -> Any:
+    """TFDS's random access; an image as the bytes of its file."""
     decoders: Any = library.decode.SkipDecoding()
     for name in reversed(image.split("/")):
-        decoders = {name: decoders}
+        decoders = {name: decoders} if image else None
     try:
         return builder.as_data_source(split=split, decoders=decoders)
     except NotImplementedError as error:
@@ -287,7 +288,7 @@ def _rows(builder: Any, split: str, image: str) -> Any:
         raise UserError(f"split {split!r} of {builder.name}: {reason}") from error
 
 
-def _at(row: Any, path: str) -> Any:
+def at(row: Any, path: str) -> Any:
     for name in path.split("/"):
         row = row[name]
     return row

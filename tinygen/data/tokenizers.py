@@ -5,18 +5,16 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tinygen.data import bpe
+from tinygen.data.bpe import BYTES, MOST_MERGES, Merges
 from tinygen.errors import UserError
 
-BYTES = 256
-LONGEST, MOST_MERGES, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 2**17, 64, 4000
-LONGEST_TOKEN = 64  # characters: a row of dashes is no word
-PAIRED = 2  # a pair of tokens that occurs less often becomes none of its own
+LONGEST, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 64, 4000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +27,7 @@ class Text:
     """
 
     length: int
-    merges: tuple[tuple[str, str], ...] = ()
+    merges: Merges = ()
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -73,16 +71,7 @@ class Text:
     @functools.cached_property
     def _tokenizer(self) -> Any:
         """Raises UserError for merges of what is no token yet."""
-        from tokenizers import Tokenizer, models, pre_tokenizers
-
-        vocabulary = {name: number for number, name in enumerate(_alphabet())}
-        for first, second in self.merges:
-            if first not in vocabulary or second not in vocabulary:
-                raise UserError(f"the merge of {first[:40]!r} and {second[:40]!r} is none: one of them is no token")
-            vocabulary.setdefault(first + second, len(vocabulary))  # two merges may come to the same
-        tokenizer = Tokenizer(models.BPE(vocabulary, list(self.merges)))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return tokenizer
+        return bpe.make_tokenizer(self.merges)
 
     def prompts(self, words: Sequence[str]) -> np.ndarray:
         """int32 [N, length]. Raises UserError for a prompt that is empty or longer than the model reads."""
@@ -101,27 +90,6 @@ def normal(words: str) -> str:
     return " ".join(words.encode("utf-8", "replace").decode().split())
 
 
-def trained_merges(captions: Iterable[str], vocabulary: int) -> tuple[tuple[str, str], ...]:
+def trained_merges(captions: Iterable[str], vocabulary: int) -> Merges:
     """The merges of a byte-level BPE of at most `vocabulary` tokens, bytes included; fewer where the captions have no more pairs."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        min_frequency=PAIRED,
-        initial_alphabet=_alphabet(),
-        show_progress=False,
-        special_tokens=[],
-        max_token_length=LONGEST_TOKEN,
-    )
-    tokenizer.train_from_iterator(map(normal, captions), trainer)
-    merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    return tuple((first, second) for first, second in (merge.split(" ") if isinstance(merge, str) else merge for merge in merges))
-
-
-def _alphabet() -> list[str]:
-    """The names of the 256 bytes, in a fixed order."""
-    from tokenizers import pre_tokenizers
-
-    return sorted(pre_tokenizers.ByteLevel.alphabet())
+    return bpe.train(map(normal, captions), vocabulary)

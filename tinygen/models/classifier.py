@@ -8,8 +8,7 @@ from flax import nnx
 
 from tinygen.errors import UserError
 from tinygen.models.convolution import Convolution, GroupNorm
-from tinygen.models.layers import Linear
-from tinygen.models.mlp import drop
+from tinygen.models.layers import Linear, drop
 
 
 class Block(nnx.Module):

@@ -106,6 +106,16 @@ def layer_norm(x: jax.Array) -> jax.Array:
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + 1e-6)
 
 
+class LayerNorm(nnx.Module):
+    """`layer_norm` with a scale a feature, and no bias."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones(width))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return layer_norm(wide(x)) * self.scale[...]
+
+
 def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
     """x [B, L, D] scaled and shifted by [B, D], an example (Peebles & Xie 2023)."""
     return x * (1.0 + scale[:, None]) + shift[:, None]
@@ -130,6 +140,19 @@ class SwiGLU(nnx.Module):
         x = narrow(x, precision=self.precision)
         gate, up = (narrow(layer(x), precision=self.precision) for layer in (self.gate, self.up))
         return self.down(jax.nn.silu(gate) * up)
+
+
+class GELU(nnx.Module):
+    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016)."""
+
+    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs):
+        self.precision = precision
+        self.up = Linear(width, hidden, precision=precision, rngs=rngs)
+        self.down = Linear(hidden, width, precision=precision, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
+        up = narrow(self.up(narrow(x, precision=self.precision)), precision=self.precision)
+        return self.down(jax.nn.gelu(up))
 
 
 def swiglu_hidden(width: int, ratio: float, multiple: int) -> int:
@@ -178,6 +201,15 @@ class TimeEmbedding(nnx.Module):
 
     def __call__(self, t: jax.Array) -> jax.Array:
         return self.out(jax.nn.silu(self.hidden(sincos(self.scale * t, self.features))))
+
+
+def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
+    """`x` with a share `rate` of its elements put to zero, the others enlarged to keep the mean.
+
+    Which ones depends on the key and the shape alone: JAX counts its random bits by their place in the whole array, however it is
+    split over devices.
+    """
+    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
 
 
 def patchify(x: jax.Array, patch: int) -> jax.Array:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models.layers import Linear, pin
+from tinygen.models.layers import Linear, drop, pin
 
 
 class MLP(nnx.Module):
@@ -54,12 +53,3 @@ class MLP(nnx.Module):
             if rngs is not None and self.dropout:
                 h = drop(h, self.dropout, rngs.dropout())
         return self.out(h).reshape(-1, *self.target_shape)
-
-
-def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    """`x` with a share `rate` of its elements put to zero, the others enlarged to keep the mean.
-
-    Which ones depends on the key and the shape alone: JAX counts its random bits by their place in the whole array, however it is
-    split over devices.
-    """
-    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864) in two dimensions: attention's scores depend on offsets alone."""
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864), along a line or in a plane: attention's scores depend on offsets alone."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from tinygen.models.layers import coordinates
 from tinygen.models.products import wide
 
 LONGEST = 100.0  # radians a patch fall from 1 to nearly 1/100: for the tens of patches that an image has a side (Heo et al. 2024)
+LONGEST_LINE = 10_000.0  # and radians a token to nearly 1/10,000: for the hundreds that a text has
 
 
 def angles(height: int, width: int, head_size: int, grid: int = 0) -> np.ndarray:
@@ -20,6 +21,12 @@ def angles(height: int, width: int, head_size: int, grid: int = 0) -> np.ndarray
     quarter = head_size // 4
     frequencies = LONGEST ** -(np.arange(quarter) / quarter)
     return np.concatenate([place[:, None] * frequencies for place in coordinates(height, width, grid)], -1)
+
+
+def line(position: jax.Array, head_size: int) -> jax.Array:
+    """[..., head_size / 2], by which tokens at `position` [...] turn the pairs of a head's features. head_size: even"""
+    half = head_size // 2
+    return position[..., None].astype(jnp.float32) * jnp.asarray(LONGEST_LINE ** -(np.arange(half) / half), jnp.float32)
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Three small data sets that travel inside the package: no download, no heavy import.
+"""Three small image sets and 16 plays that travel inside the package: no download, no heavy import.
 
 | name          | x                        | labels                                                     | licence             |
 |---------------|--------------------------|------------------------------------------------------------|---------------------|
@@ -11,6 +11,8 @@ The pixels of `digits` and `pixel_faces` span 0..255, those of `digits8` are the
 The rows stand in one fixed shuffled order, so any slice mixes the classes. The split is fixed too: the LAST tenth of the
 rows is validation (`meta["validation"]` rows: 500, 179 and 1000), the rest is train. The held-out digits are stratified:
 exactly 50 of each class of `digits`, 17 or 18 of each of `digits8`. No image stands in both parts.
+
+`plays()` are 1.96 MB of Shakespeare (MIT), of which a comedy and a tragedy are held out.
 
 LICENSES.md beside this file says where each comes from; scripts/prepare_embedded.py makes the files again.
 """
@@ -26,6 +28,8 @@ import numpy as np
 
 NAMES = ("digits", "digits8", "pixel_faces")
 """The names that `load` and `fingerprint` know."""
+
+PLAYS = "shakespeare.json.xz"
 
 
 def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -52,6 +56,22 @@ def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def fingerprint(name: str) -> str:
     """The sha256 (hex) of the stored file: it changes when the data does. Raises KeyError like `load`."""
     return hashlib.sha256(_read(name)).hexdigest()
+
+
+def plays() -> tuple[dict[str, str], dict[str, Any]]:
+    """Plays by Shakespeare, {title: text}, and what there is to know about them, as `load` says; `validation` are titles of whole plays.
+
+    >>> texts, meta = plays()
+    >>> len(texts), texts["Macbeth"].split("\\n\\n")[4]
+    (16, 'First Witch:\\nWhen shall we three meet again\\nIn thunder, lightning, or in rain?')
+    """
+    meta = json.loads(lzma.decompress((resources.files(__name__) / PLAYS).read_bytes()))
+    return meta.pop("plays"), meta
+
+
+def fingerprint_of_plays() -> str:
+    """The sha256 (hex) of the stored file."""
+    return hashlib.sha256((resources.files(__name__) / PLAYS).read_bytes()).hexdigest()
 
 
 def _read(name: str) -> bytes:

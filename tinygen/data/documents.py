@@ -1,0 +1,212 @@
+"""Documents: texts that stand for themselves, in plain files or in memory. They are read piece by piece, never a whole file at once.
+
+In files a document is what stands between two markers, without white space at its ends.
+"""
+
+import codecs
+import dataclasses
+import hashlib
+import mmap
+import os
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tinygen.errors import UserError
+
+PIECE = 2**20  # bytes or characters of a document that are read at once
+WHITE = " \t\n\v\f\r"
+BLANK = frozenset(WHITE.encode())
+BOM = codecs.BOM_UTF8
+
+
+class Documents(Protocol):
+    """Texts, by random access.
+
+    size: bytes of all, nearly; None where only reading them would tell
+    """
+
+    @property
+    def size(self) -> int | None: ...
+
+    def __len__(self) -> int: ...
+
+    def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
+        """The documents at `indices`, each as pieces that follow each other: (text, whether a document begins with it)."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Documents that stand whole in memory."""
+
+    texts: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts))
+
+    def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
+        for index in indices:
+            yield from cut(self.texts[index])
+
+
+@dataclasses.dataclass(frozen=True)
+class FileDocuments:
+    """Documents of plain files.
+
+    spans: int64 [N, 3]: file, first byte, the byte after the last
+    content: SHA-256 of what all files hold, in their order
+    """
+
+    paths: Sequence[Path]
+    spans: np.ndarray
+    content: str
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @property
+    def size(self) -> int:
+        return int((self.spans[:, 2] - self.spans[:, 1]).sum())
+
+    def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
+        """Raises UserError for what is no text, naming the file and the byte."""
+        held, data = -1, b""
+        for index in indices:
+            number, start, stop = map(int, self.spans[index])
+            if number != held:
+                held, data = number, _mapped(self.paths[number])
+            begun = start
+            while start < stop:
+                text, read = _decoded(data[start : min(start + PIECE, stop)], start, stop, self.paths[number])
+                if start + read < stop:
+                    text = text[: seam(text)]
+                    read = len(text.encode())
+                yield text, start == begun
+                start += read
+
+    def some(self, indices: Sequence[int] | np.ndarray) -> "FileDocuments":
+        return dataclasses.replace(self, spans=self.spans[indices])
+
+    def halved(self, share: float) -> "FileDocuments":
+        """The only document as two, of which the second is nearly that share of it: cut where a line ends, or else a word.
+
+        Raises UserError where it is too short for that.
+        """
+        number, start, stop = map(int, self.spans[0])
+        data = _mapped(self.paths[number])
+        target = stop - max(1, round(share * (stop - start)))
+        ends = (data.rfind(mark, start + (target - start) // 2, target + 1) for mark in (b"\n", b" "))
+        middle = next((end for end in ends if end > start), target)
+        while start < middle and data[middle] & 0xC0 == 0x80:  # within a character
+            middle -= 1
+        spans = [[number, *_stripped(data, *span)] for span in ((start, middle), (middle, stop))]
+        if any(first == last for _, first, last in spans):
+            raise UserError(f"{self.paths[number]}: its only document, of {stop - start:,} bytes, is too short to hold a part of it out")
+        return dataclasses.replace(self, spans=np.asarray(spans, np.int64))
+
+
+def find(path: str, marker: str) -> FileDocuments:
+    """The documents of a file, or of a folder's .txt files in the order of their names.
+
+    marker: what stands between two documents; "" = each file is one
+    Raises UserError where there is no such path, no such file or no document.
+    """
+    root = Path(os.path.expanduser(path))
+    paths = _files(root, path)
+    spans, digest = array("q"), hashlib.sha256()
+    for number, each in enumerate(paths):
+        try:
+            with each.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise UserError(f"{each} cannot be read: {error.strerror}") from error
+        data = _mapped(each)
+        for start, stop in _spans(data, marker.encode()):
+            spans.extend((number, start, stop))
+    if not spans:
+        size = sum(each.stat().st_size for each in paths)
+        why = f"it holds nothing but white space and {marker!r}" if size and marker else "it holds nothing but white space" if size else "it is empty"
+        raise UserError(f"config.data.path={path}: there is no document, {why}")
+    return FileDocuments(paths, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest())
+
+
+def cut(text: str) -> Iterator[tuple[str, bool]]:
+    """A document in memory, as `Documents.pieces` gives it."""
+    start = 0
+    while len(text) - start > PIECE:
+        piece = text[start : start + PIECE]
+        piece = piece[: seam(piece)]
+        yield piece, start == 0
+        start += len(piece)
+    yield text[start:], start == 0
+
+
+def seam(text: str) -> int:
+    """Where a text may be cut so that a BPE gives its parts the tokens that it gives the whole: before white space that follows a word.
+    In texts without any, at their end.
+    """
+    low = len(text) // 2
+    word = text[: max(text.rfind(" ", low), text.rfind("\n", low), 0)].rstrip(WHITE)
+    return len(word) if len(word) > low and not word[-1].isspace() else len(text)
+
+
+def _files(root: Path, path: str) -> list[Path]:
+    if not path:
+        raise UserError("config.data.path is empty: give a text file, or a folder of .txt files")
+    if root.is_dir():
+        below = [each for each in root.rglob("*.txt") if each.is_file()]
+        shown = [each for each in below if not any(part.startswith(".") for part in each.relative_to(root).parts)]
+        if not shown:
+            raise UserError(f"config.data.path={path}: there is no .txt file in this folder")
+        return sorted(shown)
+    if not root.is_file():
+        raise UserError(f"config.data.path={path}: there is no such file or folder")
+    return [root]
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _spans(data: mmap.mmap | bytes, marker: bytes) -> Iterator[tuple[int, int]]:
+    """(start, stop) of each document that is more than white space."""
+    start = len(BOM) if data[: len(BOM)] == BOM else 0
+    ends = ((found.start(), found.end()) for found in re.finditer(re.escape(marker), data)) if marker else iter(())
+    for stop, following in [*ends, (len(data), len(data))]:
+        first, last = _stripped(data, start, stop)
+        if first < last:
+            yield first, last
+        start = following
+
+
+def _stripped(data: mmap.mmap | bytes, start: int, stop: int) -> tuple[int, int]:
+    while start < stop and data[start] in BLANK:
+        start += 1
+    while start < stop and data[stop - 1] in BLANK:
+        stop -= 1
+    return start, stop
+
+
+def _decoded(block: bytes, start: int, stop: int, path: Path) -> tuple[str, int]:
+    """(text, how many of the bytes it is): of a character that is not whole yet the rest comes with the next block."""
+    try:
+        text, read = codecs.utf_8_decode(block, "strict", start + len(block) == stop)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {start + error.start:,} is no UTF-8: this is no text, or is in another encoding") from error
+    if (nul := text.find("\0")) >= 0:
+        at = start + len(text[:nul].encode())
+        raise UserError(f"{path}: byte {at:,} is zero: this is no text, or is in another encoding than UTF-8")
+    return text, read

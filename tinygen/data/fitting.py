@@ -1,0 +1,76 @@
+"""The vocabulary that a recipe asks for: one that needs no text, or one made of the documents that are trained on."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from rich.console import Console
+
+from tinygen.data import bpe, gpt2
+from tinygen.data.bpe import BYTES, MOST_MERGES
+from tinygen.data.documents import Documents
+from tinygen.data.vocabulary import KINDS, MOST_CHARACTERS, Vocabulary
+from tinygen.errors import UserError, unknown
+
+SAMPLE = 2**25  # characters that a vocabulary is made of, at most
+FITTED = ("characters", "bpe")
+
+
+def check_reading(tokenizer: str, vocabulary: int, length: int) -> None:
+    """Raises UserError for a key of how text is read that is wrong."""
+    if tokenizer not in KINDS:
+        raise unknown("config.data.tokenizer", tokenizer, KINDS)
+    smallest, largest = BYTES + 1, BYTES + 1 + MOST_MERGES
+    if tokenizer == "bpe" and not smallest <= vocabulary <= largest:
+        more = f"must lie in {smallest} to {largest:,}: the bytes and the end of a document are {smallest}"
+        raise UserError(f"config.data.vocabulary={vocabulary} {more}")
+    if not 1 <= length <= 2**20:
+        raise UserError(f"config.data.length={length} must lie in 1 to {2**20:,} (tokens of a window)")
+
+
+def inherited(tokenizer: str, known: Vocabulary | None) -> bool:
+    """Whether the vocabulary is the one that weights have learnt, rather than made of the text, whatever that holds by now."""
+    return known is not None and known.kind == tokenizer
+
+
+def fitted(tokenizer: str, vocabulary: int, files: str, documents: Documents, known: Vocabulary | None) -> Vocabulary:
+    """The vocabulary that `tokenizer` names.
+
+    vocabulary: tokens of bpe, at most
+    documents: which bpe and characters are made of
+    known: the one so far of a run, or of the run that it begins from: what its tokens mean stays
+    """
+    if known is not None and inherited(tokenizer, known):
+        return known
+    if tokenizer == "gpt2":
+        return Vocabulary(kind="gpt2", merges=gpt2.merges(files))
+    if tokenizer not in FITTED:
+        return Vocabulary(kind=tokenizer)
+    console = Console(stderr=True)
+    with console.status(f"making a vocabulary ({tokenizer})") if console.is_terminal else console:
+        texts = _sample(documents)
+        if tokenizer == "bpe":
+            return Vocabulary(kind="bpe", merges=bpe.train(texts, vocabulary - 1))
+        return Vocabulary(kind="characters", characters=_characters(texts))
+
+
+def _characters(texts: Iterator[str]) -> str:
+    """Those that are more than a byte, the most frequent ones if there are too many. The others' bytes are a token each as it is."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    ranked = sorted(counts, key=lambda each: (-counts[each], each))
+    return "".join(sorted([each for each in ranked if not each.isascii() and not "\ud800" <= each <= "\udfff"][:MOST_CHARACTERS]))
+
+
+def _sample(documents: Documents) -> Iterator[str]:
+    """All texts in turn, or where they are many some from all over."""
+    order = np.arange(len(documents))
+    if documents.size is None or documents.size > SAMPLE:
+        order = np.random.default_rng(0).permutation(order)
+    left = SAMPLE
+    for text, _ in documents.pieces(order):
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return

@@ -1,0 +1,117 @@
+"""Windows of a stream of tokens: index arithmetic, no packer that has a state. Window i is a function of i alone.
+
+The stream is E d1 d2 ... dn E d'1 ... E, where E, the end token, ends a document and begins the next. A window of `length` predictions is
+`length` + 1 tokens of it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from tinygen.data.codec import Batch
+from tinygen.data.vocabulary import Vocabulary
+from tinygen.errors import UserError
+
+ENDED = "⟨end⟩"  # in texts that are shown
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Documents as tokens, one after the other.
+
+    tokens: integers [S], from the first E to the one that ends the last document; on the disk
+    starts: int64 [N], where each document's E stands
+    bytes: of UTF-8, of all documents
+    fallback: how many of them a vocabulary of characters writes one by one, since it has no such character
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    bytes: int
+    fallback: int = 0
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that are predicted: all but the first E."""
+        return len(self.tokens) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The windows of a stream: `tokens`, `target` and `segment`, int32 [length] each.
+
+    `segment` is 1 from the window's first token on, one more from each further E on, which belongs to the document that it begins; where
+    nothing is to be predicted any more it is 0, and tokens and targets are E.
+
+    firsts: int64 [N + 1], the number of windows before each document, and of all, where each document begins a window of its own; None
+        where one window follows the other, whatever it holds
+    """
+
+    stream: Stream
+    length: int
+    end: int
+    firsts: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return -(-self.stream.predicted // self.length) if self.firsts is None else int(self.firsts[-1])
+
+    @property
+    def padding(self) -> float:
+        """The share of targets that are none."""
+        return 1 - self.stream.predicted / (len(self) * self.length)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        begins, counts = self._spans(np.asarray(indices, np.int64))
+        steps = np.arange(self.length + 1)
+        places = np.minimum(begins[:, None] + steps, self.stream.predicted)
+        rows = self.stream.tokens[places].astype(np.int32)
+        there = steps[:-1] < counts[:, None]
+        tokens, target = (np.where(there, part, self.end).astype(np.int32) for part in (rows[:, :-1], rows[:, 1:]))
+        ends = np.cumsum(tokens == self.end, axis=1)
+        segment = np.where(there, 1 + ends - ends[:, :1], 0).astype(np.int32)
+        return {"tokens": tokens, "target": target, "segment": segment}
+
+    def captions(self, indices: np.ndarray) -> list[str]:
+        return [""] * len(indices)
+
+    def _spans(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(where each window begins in the stream, how many tokens it predicts)"""
+        if self.firsts is None:
+            begins = indices * self.length
+            stops = np.int64(self.stream.predicted)
+        else:
+            documents = np.searchsorted(self.firsts, indices, side="right") - 1
+            begins = self.stream.starts[documents] + (indices - self.firsts[documents]) * self.length
+            after = np.minimum(documents + 1, len(self.stream.starts) - 1)
+            stops = np.where(documents < after, self.stream.starts[after], self.stream.predicted)
+        return begins, np.minimum(stops - begins, self.length)
+
+
+def windows(stream: Stream, length: int, end: int, pack: bool) -> Windows:
+    """pack: one window follows the other; otherwise each document, or each `length` predictions of one, has a window of its own"""
+    if pack:
+        return Windows(stream, length, end)
+    predicted = np.diff(stream.starts, append=stream.predicted)
+    return Windows(stream, length, end, np.concatenate([[0], np.cumsum(-(-predicted // length))]))
+
+
+def check_windows(batch: Mapping[str, np.ndarray]) -> None:
+    """Raises UserError where segments are not 1, 2, ... and then padding, or targets are not the tokens that follow."""
+    tokens, target, segment = (np.asarray(batch[name]) for name in ("tokens", "target", "segment"))
+    there = segment > 0
+    rises = np.diff(segment, axis=1)
+    if np.any(there[:, 1:] & ((rises < 0) | (rises > 1) | ~there[:, :-1])):
+        raise UserError("first batch: 'segment' goes backwards, skips a number or goes on after padding: it is 1, 2, ..., then 0")
+    if np.any((target[:, :-1] != tokens[:, 1:]) & there[:, 1:]):
+        raise UserError("first batch: 'target' is not the token that follows each of 'tokens'")
+
+
+def shown(vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]) -> list[str]:
+    """What windows say: their tokens without padding, with a mark where a document ends and another begins."""
+    texts = []
+    for tokens, segment in zip(batch["tokens"], batch["segment"], strict=True):
+        row = tokens[segment > 0]
+        parts = np.split(row, np.flatnonzero(row == vocabulary.end))
+        texts.append(ENDED.join(vocabulary.decode(part) for part in parts))
+    return texts

@@ -1,0 +1,118 @@
+"""Text data sets: windows of `tokens`, `target` and `segment`, int32 [length], for a model of what comes next.
+
+Documents are held out whole. What is read of them are their tokens, which `tinygen.data.tokens` keeps on the disk.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygen.data import documents, embedded, tokens
+from tinygen.data.base import DataSource
+from tinygen.data.codec import Codec, Field
+from tinygen.data.documents import Documents, Texts
+from tinygen.data.fitting import check_reading, fitted, inherited
+from tinygen.data.packing import Stream, Windows, windows
+from tinygen.data.vocabulary import Vocabulary
+from tinygen.errors import UserError
+
+
+def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None) -> DataSource:
+    """Plays by Shakespeare, whole: see LICENSES.md of the embedded data."""
+    check_reading(tokenizer, vocabulary, length)
+    plays, meta = embedded.plays()
+    held_out = meta["validation"]
+    splits = {
+        "train": Texts([play for title, play in plays.items() if title not in held_out]),
+        "validation": Texts([plays[title] for title in held_out]),
+    }
+    said = f"{len(splits['train'])} plays to train on; held out are {' and '.join(held_out)}"
+    content = embedded.fingerprint_of_plays()
+    return source(
+        splits, {"content": content}, [said], "plays",
+        tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
+    )  # fmt: skip
+
+
+def text(
+    *, path: str, marker: str, validation: float,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
+) -> DataSource:  # fmt: skip
+    """Plain files, UTF-8. Documents are held out all over them; of a lone one the last part is.
+
+    Args: as explained in `tinygen.keys.DATASETS`.
+      known: the vocabulary so far of a run, or of the one that it begins from
+
+    Raises UserError for an option that is wrong, files that are no text or hold none, and a share that leaves nothing.
+    """
+    check_reading(tokenizer, vocabulary, length)
+    if not 0 <= validation < 1:
+        raise UserError(f"config.data.validation={validation} must lie in [0, 1): the share of the documents to hold out")
+    found = documents.find(path, marker)
+    total = len(found)
+    if total == 1:
+        found = found.halved(validation)
+        held_out = np.asarray([1])
+        said = f"the only document's last {100 * found.some(held_out).size / found.size:.1f} % are held out"
+    else:
+        held_out = spread(total, validation)
+        said = f"{total:,} documents, of which {len(held_out):,} are held out, from all over"
+    splits = {"train": found.some(np.delete(np.arange(len(found)), held_out)), "validation": found.some(held_out)}
+    facts = {"content": found.content, "marker": marker, "validation": validation}
+    return source(
+        splits, facts, [f"{len(found.paths):,} file{'s' * (len(found.paths) > 1)}, {found.size:,} bytes: {said}"], path,
+        tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
+    )  # fmt: skip
+
+
+def spread(total: int, share: float) -> np.ndarray:
+    """Which of `total` documents are held out: that share, at least one, evenly from all over. Raises UserError where none is left."""
+    num = max(1, round(share * total))
+    if num >= total:
+        raise UserError(f"config.data.validation={share} of {total} documents are {num}, which leaves none to train on: hold fewer out")
+    return (2 * np.arange(num) + 1) * total // (2 * num)
+
+
+def source(
+    splits: Mapping[str, Documents], facts: Mapping[str, Any], said: Sequence[str], what: str,
+    *, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, version: str = "",
+) -> DataSource:  # fmt: skip
+    """The DataSource of documents.
+
+    facts: of JSON, all that the documents' content depends on
+    said: of them, a line each
+    what: they are, for whoever waits
+    version: what tells that the data are others, if not the facts
+    """
+    words = fitted(tokenizer, vocabulary, files, splits["train"], known)
+    streams = {split: tokens.stored(each, words, {**facts, "split": split}, f"{what} ({split})") for split, each in splits.items()}
+    cut = {split: windows(stream, length, words.end, pack) for split, stream in streams.items()}
+    identity = json.dumps([version or facts, words.digest, length, pack], sort_keys=True)
+    field = Field(shape=(length,), dtype="int32", low=0, high=words.size - 1)
+    spec = {"tokens": field, "target": field, "segment": Field(shape=(length,), dtype="int32", low=0, high=length)}
+    return DataSource(
+        codec=Codec(kind="text", spec=spec, vocabulary=words),
+        splits=cut,
+        fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        summary=(*said, *_about(words, streams, cut, inherited(tokenizer, known))),
+    )
+
+
+def _about(words: Vocabulary, streams: Mapping[str, Stream], cut: Mapping[str, Windows], known: bool) -> list[str]:
+    """What became of the documents, a line each."""
+    train, held_out = streams["train"], streams["validation"]
+    rate = train.bytes / max(1, train.predicted - len(train.starts))
+    counts = f"{train.predicted:,} tokens to train on, {held_out.predicted:,} held out"
+    lines = [f"a vocabulary of {words}, {rate:.2f} bytes a token: {counts}"]
+    if known and words.kind in ("bpe", "characters"):
+        lines.append("the tokens are those that the weights have learnt: they are not made of these documents")
+    for split, stream in streams.items():
+        if stream.fallback:
+            share = 100 * stream.fallback / stream.bytes
+            lines.append(f"{share:.2g} % of the bytes of {split} are of characters without a token of their own, written byte by byte")
+    padding = " and ".join(f"{100 * each.padding:.2g} %" for each in cut.values())
+    numbers = f"{len(cut['train']):,} to train on, {len(cut['validation']):,} held out, of which {padding} are padding"
+    return [*lines, f"windows of {cut['train'].length:,} tokens: {numbers}"]

@@ -1,0 +1,93 @@
+"""Text from TensorFlow Datasets, by name or from a builder's own folder: each example is a document."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from etils import epy
+
+from tinygen.data import tfds
+from tinygen.data.base import DataSource
+from tinygen.data.documents import cut
+from tinygen.data.fitting import check_reading
+from tinygen.data.text import source
+from tinygen.data.vocabulary import Vocabulary
+from tinygen.errors import UserError, unknown
+
+with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
+    import tensorflow_datasets as library
+
+BLOCK = 1024  # examples that are read at once
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsDocuments:
+    """A split of a prepared set.
+
+    rows: TFDS's random access
+    feature: the path of the text
+    """
+
+    rows: Any
+    feature: str
+    size: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
+        """Bytes that are no UTF-8 become U+FFFD."""
+        numbers = [int(index) for index in indices]
+        for start in range(0, len(numbers), BLOCK):
+            for row in self.rows.__getitems__(numbers[start : start + BLOCK]):
+                yield from cut(tfds.at(row, self.feature).decode("utf-8", "replace"))
+
+
+def tfds_text(
+    *, dataset: str, train: str, validation: str, feature: str, data_dir: str,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
+) -> DataSource:  # fmt: skip
+    """A TFDS set of texts. The keywords are described in `tinygen.keys.DATASETS`.
+
+    Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no text.
+    """
+    check_reading(tokenizer, vocabulary, length)
+    if not dataset:
+        raise UserError("config.data.dataset is missing: a name that TFDS knows, such as tiny_shakespeare, or a prepared builder's folder")
+    builder = tfds.builder_of(dataset, data_dir)
+    chosen = _text(builder, dict(tfds.features_of(builder.info.features)), feature)
+    first, second = tfds.splits_of(tfds.prepared(builder), train, validation)
+    splits = {
+        name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()
+    }
+    name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
+    said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"
+    facts = {"content": _content(Path(builder.data_path)), "feature": chosen, "splits": [first, second]}
+    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
+    return source(
+        splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=f"{name} {counts} {first} {second} {chosen}",
+        tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
+    )  # fmt: skip
+
+
+def _text(builder: Any, features: Mapping[str, Any], name: str) -> str:
+    """The path of the feature that is read."""
+    texts = [path for path, feature in features.items() if isinstance(feature, library.features.Text)]
+    if name and name not in texts:
+        raise unknown(f"text feature of {builder.name}", name, texts)
+    if not texts:
+        raise UserError(f"data set {builder.name} holds no text; its features: {', '.join(features)}")
+    if not name and len(texts) > 1:
+        raise UserError(f"data set {builder.name} holds several texts: choose one with config.data.feature={' | '.join(texts)}")
+    return name or texts[0]
+
+
+def _content(folder: Path) -> str:
+    """The SHA-256 of the set's files: another set of the same name may lie elsewhere."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.array_record*")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

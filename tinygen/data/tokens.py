@@ -1,0 +1,175 @@
+"""Documents as tokens, on the disk: made once and kept in the user's cache, under a name that is a function of all that they depend on.
+
+A file is a head of JSON, the tokens [S], then where each document starts, int64 [N]. It is written beside its place and then moved there:
+it is whole or not there. What is not what its head promises is made again.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from absl import logging
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tinygen.data.documents import Documents
+from tinygen.data.packing import Stream
+from tinygen.data.vocabulary import Vocabulary
+from tinygen.errors import UserError
+
+RULES = 1  # how documents become tokens here, and lie on the disk: another number where that has changed
+HEAD = 4096  # bytes
+TOGETHER = 2**22  # characters that are tokenised at once
+MANY = 2**24  # bytes of documents from which on the log says that they are tokenised
+ALIGNED = 8
+
+
+def stored(documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any], what: str) -> Stream:
+    """The documents' tokens, read from the disk; tokenised now where they are not there yet.
+
+    facts: of JSON, all that the documents' content depends on
+    what: they are, for whoever waits
+    Raises UserError where they cannot be kept.
+    """
+    facts = {**facts, "vocabulary": vocabulary.digest, "rules": RULES}
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygen" / "tokens"
+    path = home / key
+    if (found := _read(path, facts, vocabulary)) is not None:
+        return found
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _alone(path) as alone:
+            if (found := _read(path, facts, vocabulary)) is None:  # unless another has made them meanwhile
+                if alone:
+                    for left in home.glob(f"{key}.*.new"):  # by a process that was killed
+                        left.unlink(missing_ok=True)
+                _make(path, documents, vocabulary, facts, what)
+                found = _read(path, facts, vocabulary)
+    except OSError as error:
+        cure = "make room, or name another folder in XDG_CACHE_HOME"
+        raise UserError(f"the tokens of {what} cannot be kept in {home} ({error.strerror}): {cure}") from error
+    if found is None:
+        raise UserError(f"{path}: the tokens that were written there cannot be read again: name another folder in XDG_CACHE_HOME")
+    return found
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """One process at a time makes a file; False where the file system knows no locks: then several do, and the last one's stays."""
+    with path.with_name(f"{path.name}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def _make(path: Path, documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any], what: str) -> None:
+    fresh = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".new", delete=False) as file:
+            fresh = Path(file.name)
+            file.write(bytes(HEAD))
+            about = _write(file, documents, vocabulary, what)
+            head = json.dumps({"facts": facts, **about}).encode()
+            file.seek(0)
+            file.write(head.ljust(HEAD))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        if fresh is not None:
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def _write(file: Any, documents: Documents, vocabulary: Vocabulary, what: str) -> dict[str, Any]:
+    """Writes all that follows the head. Returns what the head says of it."""
+    dtype, digest, starts = _dtype(vocabulary), hashlib.sha256(), array("q")
+    num = spelled = single = 0
+
+    def put(content: bytes) -> None:
+        digest.update(content)
+        file.write(content)
+
+    for texts, begins in _batches(documents, what):
+        parts: list[np.ndarray] = []
+        for row, first in zip(vocabulary.encode_many(texts), begins, strict=True):
+            if first:
+                starts.append(num)
+                parts.append(np.asarray([vocabulary.end], np.int32))
+            num += len(row) + first
+            parts.append(row)
+        tokens = np.concatenate(parts)
+        spelled += int(vocabulary.byte_lengths[tokens].sum())
+        single += int(((tokens >= 0x80) & (tokens <= 0xFF)).sum()) if vocabulary.kind == "characters" else 0
+        put(tokens.astype(dtype).tobytes())
+    put(np.asarray([vocabulary.end], dtype).tobytes())
+    num += 1
+    put(bytes(-num * dtype.itemsize % ALIGNED))
+    put(np.frombuffer(starts, np.int64).tobytes() if starts else b"")
+    return {"tokens": num, "documents": len(starts), "bytes": spelled, "fallback": single, "sha256": digest.hexdigest()}
+
+
+def _batches(documents: Documents, what: str) -> Iterator[tuple[list[str], list[bool]]]:
+    """(texts, whether each begins a document), as many as are tokenised at once. Meanwhile a bar on a terminal, elsewhere a line."""
+    console, size = Console(stderr=True), documents.size
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    if size is None or size > MANY:
+        logging.info("Tokenising %s, once", what)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"tokenising {what}", total=size)
+        texts: list[str] = []
+        begins: list[bool] = []
+        held = 0
+        for text, first in documents.pieces(range(len(documents))):
+            texts.append(text)
+            begins.append(first)
+            held += len(text)
+            if held >= TOGETHER:
+                yield texts, begins
+                progress.advance(task, held)
+                texts, begins, held = [], [], 0
+        if texts:
+            yield texts, begins
+
+
+def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Stream | None:
+    """None where there is no such file, or one that is not what its head promises, or is of something else."""
+    dtype = _dtype(vocabulary)
+    try:
+        with path.open("rb") as file:
+            head = json.loads(file.read(HEAD))
+            num, documents, spelled, fallback = (int(head[key]) for key in ("tokens", "documents", "bytes", "fallback"))
+            middle = HEAD + num * dtype.itemsize
+            middle += -middle % ALIGNED
+            if head["facts"] != facts or path.stat().st_size != middle + documents * 8 or not _same(file, head["sha256"]):
+                raise ValueError("another content")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        logging.warning("%s is damaged, and made again (%s)", path, str(error)[:80])
+        return None
+    tokens = np.asarray(np.memmap(path, dtype, "r", HEAD, (num,)))
+    starts = np.asarray(np.memmap(path, np.int64, "r", middle, (documents,))) if documents else np.zeros(0, np.int64)
+    return Stream(tokens=tokens, starts=starts, bytes=spelled, fallback=fallback)
+
+
+def _same(file: BinaryIO, digest: str) -> bool:
+    """Whether what is left of a file has that SHA-256."""
+    return hashlib.file_digest(file, "sha256").hexdigest() == digest
+
+
+def _dtype(vocabulary: Vocabulary) -> np.dtype:
+    """The smallest that holds every token, the same on every machine."""
+    return np.min_scalar_type(vocabulary.end).newbyteorder("<")

@@ -1,0 +1,116 @@
+"""Causal self-attention of a language model: over a whole window, or a few tokens at a time with the keys of those before them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.models.attention import LOWEST, Attention, attention, check, platform
+from tinygen.models.layers import Linear, RMSNorm, pin
+from tinygen.models.products import narrow, product, wide
+from tinygen.models.rope import rotate
+
+NOWHERE = -1  # the position of a place in a cache that holds nothing
+
+
+class Cache(NamedTuple):
+    """What attention keeps of the tokens so far, of each row the newest W: token p is at place p mod W.
+
+    key, value: [B, W, N', K], keys turned by their positions already
+    position: int32 [B, W], NOWHERE where there is no token yet
+    """
+
+    key: jax.Array
+    value: jax.Array
+    position: jax.Array
+
+
+class CausalAttention(nnx.Module):
+    """Token i sees tokens 0 to i of its segment; with a cache, those of the last `window` positions.
+
+    kv_heads: heads of keys and values, each shared by heads / kv_heads of the queries (Ainslie et al. 2023); divides heads
+    """
+
+    SHARDING = Attention.SHARDING
+
+    def __init__(
+        self, width: int, heads: int, *, kv_heads: int, qk_norm: bool, precision: str, attention: str, rngs: nnx.Rngs
+    ):  # fmt: skip
+        size = width // heads
+        self.query = Linear(width, width, precision=precision, rngs=rngs)
+        self.key, self.value = (Linear(width, kv_heads * size, precision=precision, rngs=rngs) for _ in range(2))
+        self.out = Linear(width, width, precision=precision, rngs=rngs, zero=True)  # each block begins as the identity
+        self.query_norm = RMSNorm(size) if qk_norm else None
+        self.key_norm = RMSNorm(size) if qk_norm else None
+        self.heads, self.kv_heads, self.size, self.precision, self.method = heads, kv_heads, size, precision, attention
+        check(attention, backend=platform(), precision=precision, head_size=size, needs_jvp=False)
+
+    def __call__(
+        self, x: jax.Array, segment: jax.Array | None, position: jax.Array, angles: jax.Array | None, cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
+        """x [B, T, D] -> ([B, T, D], the cache with these tokens).
+
+        segment: int32 [B, T], 0 = padding, or None where all is one; position: int32 [B, T]; angles: [B, T, K/2], or None
+        """
+        B, T, _ = x.shape
+        x = narrow(x, precision=self.precision)
+        q, k, v = (narrow(layer(x), precision=self.precision).reshape(B, T, -1, self.size) for layer in (self.query, self.key, self.value))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
+        if cache is not None:
+            mixed, cache = self._cached(q, k, v, jnp.ones((B, T), bool) if segment is None else segment > 0, position, cache)
+            return self.out(mixed), cache
+        shared = self.heads // self.kv_heads
+        k, v = (each if shared == 1 else jnp.repeat(each, shared, 2) for each in (k, v))
+        segments = None if segment is None else (segment, segment)
+        method = "auto" if segments is not None and self.method == "cudnn" else self.method  # which has no segments
+        mixed = attention(q, k, v, causal=True, segments=segments, precision=self.precision, method=method)
+        return self.out(mixed.reshape(B, T, -1)), None
+
+    def _cached(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, there: jax.Array, position: jax.Array, cache: Cache
+    ) -> tuple[jax.Array, Cache]:
+        """([B, T, N·K], the cache with these tokens). One token is written first, over one that nobody sees any more; of several the
+        later ones would be written over what the earlier ones see, so these look at the old cache and at each other.
+        """
+        written = written_to(cache, k, v, there, position)
+        at = jnp.where(there, position, NOWHERE)
+        both = [jnp.concatenate(pair, 1) for pair in zip(cache, (k, v, at), strict=True)]  # costs nothing where it is not used
+        seen = written if q.shape[1] == 1 else Cache(*both)
+        window = cache.position.shape[1]
+        reach, place = at[:, :, None], seen.position[:, None, :]  # [B, T, 1], [B, 1, S]
+        visible = (place != NOWHERE) & (place <= reach) & (place > reach - window)
+        return self._mixed(q, seen.key, seen.value, visible), written
+
+    def _mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> jax.Array:
+        """q [B, T, N, K], k and v [B, S, N', K], visible bool [B, T, S] -> [B, T, N·K]."""
+        B, T, N, K = q.shape
+        groups = self.kv_heads
+        heads = pin(jnp.swapaxes((wide(q) * K**-0.5).reshape(B, T, groups, -1, K), 1, 2), "batch", "tensor", ...)  # [B, N', T, N/N', K]
+        rows = heads.reshape(B, groups, T * (N // groups), K)
+        k, v = (jnp.swapaxes(each, 1, 2) for each in (k, v))  # [B, N', S, K]
+        scores = wide(product(rows, k, ((3,), (3,)), ((0, 1), (0, 1)), precision=self.precision))
+        mask = jnp.repeat(visible, N // groups, 1)[:, None]  # [B, 1, T·N/N', S]
+        weights = jnp.where(mask, jax.nn.softmax(jnp.where(mask, scores, LOWEST), -1), 0.0)
+        mixed = product(weights, v, ((3,), (2,)), ((0, 1), (0, 1)), precision=self.precision)
+        return jnp.swapaxes(mixed.reshape(B, groups, T, -1, K), 1, 2).reshape(B, T, N * K)
+
+
+def written_to(cache: Cache, k: jax.Array, v: jax.Array, there: jax.Array, position: jax.Array) -> Cache:
+    """The cache with the tokens that are `there`, of a row at most the newest W: the places of a row's writes are all different."""
+    window = cache.position.shape[1]
+    last = jnp.max(jnp.where(there, position, NOWHERE), 1, keepdims=True)
+    kept = there & (position > last - window)
+    place = jnp.where(kept, position % window, window)  # beyond the end: dropped
+    row = jnp.arange(len(place))[:, None]
+    new = (k, v, position)
+    return Cache(*(old.at[row, place].set(each.astype(old.dtype), mode="drop") for old, each in zip(cache, new, strict=True)))
+
+
+def empty(batch: int, window: int, heads: int, size: int, dtype: jnp.dtype) -> Cache:
+    """A cache that holds nothing yet."""
+    nothing = jnp.zeros((batch, window, heads, size), dtype)
+    return Cache(nothing, nothing, jnp.full((batch, window), NOWHERE, jnp.int32))

@@ -1,0 +1,157 @@
+"""miniGPT: a decoder-only transformer over tokens (Radford et al. 2019), with today's parts to choose from.
+
+Pre-norm blocks; positions that are learned and added (GPT-2) or turn queries and keys (RoPE); a feed-forward of GELU or SwiGLU; an
+output layer of its own or the embedding's transpose; keys and values shared by groups of heads. Every block is the identity at first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError, unknown
+from tinygen.models import causal, layers, rope, stack
+from tinygen.models.attention import LOWEST
+from tinygen.models.causal import Cache, CausalAttention
+from tinygen.models.layers import GELU, Embedding, LayerNorm, SwiGLU, drop
+from tinygen.models.products import product
+
+POSITIONS = ("rope", "learned")
+FEED_FORWARDS = ("swiglu", "gelu")
+
+
+class Block(nnx.Module):
+    """x += attention(norm x); x += feed-forward(norm x)."""
+
+    def __init__(
+        self, width: int, heads: int, hidden: int, *, kv_heads: int, feed_forward: str, dropout: float, qk_norm: bool, precision: str,
+        attention: str, rngs: nnx.Rngs,
+    ):  # fmt: skip
+        self.attention = CausalAttention(
+            width, heads, kv_heads=kv_heads, qk_norm=qk_norm, precision=precision, attention=attention, rngs=rngs
+        )
+        self.feed_forward = (SwiGLU if feed_forward == "swiglu" else GELU)(width, hidden, precision=precision, rngs=rngs)
+        self.attention_norm, self.feed_forward_norm = LayerNorm(width), LayerNorm(width)
+        self.dropout = dropout
+
+    def __call__(
+        self, stream: tuple[jax.Array, Cache | None, jax.Array | None], segment: jax.Array | None, position: jax.Array, angles: Any
+    ) -> tuple[jax.Array, Cache | None, jax.Array | None]:
+        """stream: x [B, T, D], this block's cache or None, and the key of dropout's masks or None."""
+        x, cache, key = stream
+        x = layers.pin(x, "batch", ...)
+        mixed, cache = self.attention(self.attention_norm(x), segment, position, angles, cache)
+        keys = (None, None, None) if key is None else tuple(jax.random.split(key, 3))
+        x = x + self._dropped(mixed, keys[0])
+        return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)), keys[1]), cache, keys[2]
+
+    def _dropped(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        return x if key is None else drop(x, self.dropout, key)
+
+
+class MiniGPT(nnx.Module):
+    """Tokens int32 [B, T] -> logits [B, T, V']: V' is the vocabulary padded to a multiple; what is past it has no probability.
+
+    length: tokens of the window
+    vocabulary: number of tokens
+    The other keywords are described in `tinygen.keys.MODELS`.
+    """
+
+    SHARDING = (*CausalAttention.SHARDING, *SwiGLU.SHARDING, (r"(tokens|head)/embedding$", ("tensor",)))
+
+    def __init__(
+        self, *, length: int, vocabulary: int, width: int, depth: int, heads: int, kv_heads: int, feed_forward: str, mlp_ratio: float,
+        mlp_multiple: int, positions: str, tied: bool, dropout: float, qk_norm: bool, vocabulary_multiple: int, precision: str,
+        attention: str, remat: str, scan: int, rngs: nnx.Rngs,
+    ):  # fmt: skip
+        sizes = dict(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
+        for key, value in dict(**sizes, vocabulary_multiple=vocabulary_multiple).items():
+            if value <= 0:
+                raise UserError(f"config.model.{key}={value} must be positive")
+        if not 0 <= dropout < 1:
+            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        if width % heads or width // heads % 2:
+            raise UserError(f"config.model.heads={heads} must divide config.model.width={width} into heads of an even size")
+        groups = kv_heads or heads
+        if groups < 0 or heads % groups:
+            raise UserError(f"config.model.kv_heads={kv_heads} must be 0 (as many as heads) or divide config.model.heads={heads}")
+        if positions not in POSITIONS:
+            raise unknown("config.model.positions", positions, POSITIONS)
+        if feed_forward not in FEED_FORWARDS:
+            raise unknown("config.model.feed_forward", feed_forward, FEED_FORWARDS)
+        stack.check(remat, scan, depth)
+        self.length, self.vocabulary, self.size, self.groups = length, vocabulary, width // heads, groups
+        self.dropout, self.precision, self.remat, self.scan = dropout, precision, remat, scan
+        padded = -(-vocabulary // vocabulary_multiple) * vocabulary_multiple
+        hidden = layers.swiglu_hidden(width, mlp_ratio if feed_forward == "swiglu" else 1.5 * mlp_ratio, mlp_multiple)
+        self.tokens = Embedding(padded, width, rngs=rngs)
+        self.places = Embedding(length, width, rngs=rngs) if positions == "learned" else None
+        common: dict[str, Any] = dict(dropout=dropout, qk_norm=qk_norm, precision=precision, attention=attention, rngs=rngs)
+        self.blocks = nnx.List([Block(width, heads, hidden, kv_heads=groups, feed_forward=feed_forward, **common) for _ in range(depth)])
+        self.norm = LayerNorm(width)
+        self.head = None if tied else Embedding(padded, width, rngs=rngs)
+
+    def __call__(
+        self, tokens: jax.Array, *, segment: jax.Array | None = None, position: jax.Array | None = None, rngs: nnx.Rngs | None = None
+    ) -> jax.Array:
+        """Logits [B, T, V'] of what comes after each token; arguments as for `features`."""
+        return self.unembed(self.features(tokens, segment=segment, position=position, rngs=rngs)[0])
+
+    def features(
+        self, tokens: jax.Array, cond: Mapping[str, jax.Array] | None = None, *, segment: jax.Array | None = None,
+        position: jax.Array | None = None, cache: tuple[Cache, ...] | None = None, rngs: nnx.Rngs | None = None,
+    ) -> tuple[jax.Array, tuple[Cache, ...] | None]:  # fmt: skip
+        """tokens int32 [B, T] -> (h [B, T, D], the cache with these tokens).
+
+        segment: int32 [B, T]: tokens see their own segment alone; 0 is padding
+        position: int32 [B, T]; None = counted from the beginning of each segment. With a cache: from the beginning of the text, and what
+            is `length` or more before a token is not seen. Learned positions end at `length`.
+        rngs: where dropout's masks come from, in training; without, nothing is dropped
+        """
+        del cond
+        if position is None:
+            position = counted(tokens.shape[1]) if segment is None else within(segment)
+        position = jnp.broadcast_to(position, tokens.shape)
+        x = self.tokens(tokens)
+        if self.places is not None:
+            x = x + self.places(position)
+        key = rngs.dropout() if rngs is not None and self.dropout else None
+        keys = (None, None) if key is None else tuple(jax.random.split(key))
+        x = x if keys[0] is None else drop(x, self.dropout, keys[0])
+        angles = None if self.places is not None else rope.line(position, self.size)
+        if cache is None:
+            x, _, _ = stack.through(self.blocks, (x, None, keys[1]), segment, position, angles, remat=self.remat, scan=self.scan)
+            return self.norm(x), None
+        grown: list[Any] = []
+        for block, kept in zip(self.blocks, cache, strict=True):
+            x, kept, _ = block((x, kept, None), segment, position, angles)
+            grown.append(kept)
+        return self.norm(x), tuple(grown)
+
+    def unembed(self, h: jax.Array) -> jax.Array:
+        """Features [..., D] -> logits [..., V']."""
+        table = (self.head or self.tokens).embedding[...]
+        logits = product(h.reshape(-1, h.shape[-1]), table, ((1,), (1,)), precision=self.precision)
+        logits = logits.reshape(*h.shape[:-1], len(table))
+        if len(table) > self.vocabulary:
+            logits = jnp.where(jnp.arange(len(table)) < self.vocabulary, logits, LOWEST)
+        return layers.pin(logits, "batch", *[None] * (h.ndim - 2), "tensor")
+
+    def init_cache(self, batch: int) -> tuple[Cache, ...]:
+        """The cache of `batch` rows before their first token, of `length` tokens."""
+        dtype = jnp.bfloat16 if self.precision == "bfloat16_activations" else jnp.float32
+        return tuple(causal.empty(batch, self.length, self.groups, self.size, dtype) for _ in self.blocks)
+
+
+def counted(length: int) -> jax.Array:
+    """Positions [1, length] from 0."""
+    return jnp.arange(length, dtype=jnp.int32)[None]
+
+
+def within(segment: jax.Array) -> jax.Array:
+    """Positions int32 [B, T] from the beginning of each token's segment, whose tokens stand side by side."""
+    index = counted(segment.shape[1])
+    begins = jnp.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)

@@ -1,0 +1,62 @@
+"""Autoregressive language modelling: tell each token from those before it."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Autoregressive:
+    """vocabulary: number of tokens
+    token_bytes: bytes of text that each token stands for
+    The other fields are described in `tinygen.keys.OBJECTIVES`.
+    """
+
+    vocabulary: int
+    token_bytes: tuple[int, ...]
+    label_smoothing: float
+    z_loss: float
+    logits_mib: float
+
+    needs_jvp = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        if not 0 <= self.z_loss < math.inf:
+            raise UserError(f"config.objective.z_loss={self.z_loss} must be 0 (none) or positive")
+        if not 0 < self.logits_mib <= 2**20:
+            raise UserError(f"config.objective.logits_mib={self.logits_mib} must be positive, MiB")
+
+    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+        """Mean cross-entropy, nats a token, of `target` given `tokens`, both int32 [B, L], where `segment` [B, L] is not 0 (padding).
+
+        In training the target is smooth (Szegedy et al. 2016), and `z_loss` times the squared log of softmax's divisor comes on top
+        (Chowdhery et al. 2022). Metrics, (sum, weight) pairs: `loss`, `raw_loss` (the cross-entropy alone), `bits_per_byte` of the
+        text that the targets stand for, which compares models of different tokens.
+        """
+        segment, target = batch["segment"], batch["target"]
+        h, _ = model.features(batch["tokens"], segment=segment, rngs=nnx.Rngs(dropout=key) if train else None)
+        pieces = pieces_for(math.prod(target.shape), self.vocabulary, self.logits_mib)
+        found = cross_entropy(model.unembed, h, target, vocabulary=self.vocabulary, pieces=min(pieces, target.shape[1]))
+        smooth, z_loss = (self.label_smoothing, self.z_loss) if train else (0.0, 0.0)
+        error = (1 - smooth) * found.nll + smooth * found.uniform + z_loss * jnp.square(found.normaliser)
+        valid = batch.get("weight", jnp.ones(len(target)))[:, None] * (segment > 0)
+        count = jnp.sum(valid)
+        total, raw = jnp.sum(valid * error), jnp.sum(valid * found.nll)
+        spelt = jnp.sum(valid * jnp.asarray(np.asarray(self.token_bytes, np.float32))[target])
+        metrics = {"loss": (total, count), "raw_loss": (raw, count), "bits_per_byte": (raw / math.log(2), spelt)}
+        return total / jnp.maximum(count, 1e-12), metrics
+
+    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Metrics that are no means: `perplexity`, a token."""
+        return {"perplexity": math.exp(min(means["raw_loss"], 700.0))} if "raw_loss" in means else {}
