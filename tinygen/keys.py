@@ -192,6 +192,12 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         label_smoothing=stage(0.0),  # share of the target that is spread over all tokens evenly; never in evaluation
         z_loss=stage(0.0),  # weight of the squared logarithm of softmax's divisor, which keeps logits from drifting; 1e-4 in PaLM
         logits_mib=resume(64.0),  # logits that stand at once, of all devices; the loss of a large vocabulary is taken in pieces of that
+        temperature=resume(1.0),  # of the distribution that text is drawn from; 0 = always the most likely token
+        top_k=resume(0),  # draw from the k most likely tokens; 0 = from all
+        top_p=resume(1.0),  # from the fewest of them that have this probability together; 1 = from all
+        min_p=resume(0.0),  # from those with at least this share of the most likely one's probability; 0 = from all
+        repetition_penalty=resume(1.0),  # divides the logits of tokens that there have been; 1 = off
+        new_tokens=resume(256),  # of a sample at most, the prompt not counted; a document may end before
     ),
     "autoencoder": dict(
         kl_weight=1e-6,  # of the latents' divergence from N(0, 1), nats an image, beside the mean absolute error of its values

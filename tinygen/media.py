@@ -1,4 +1,4 @@
-"""What people look at: grids of images, plots of curves; PNG files that a viewer shows large enough to judge."""
+"""What people look at: grids of images, plots of curves, texts; PNG files that a viewer shows large enough to judge."""
 
 import dataclasses
 import io
@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 BORDER = 2  # pixels between the images of a grid, before enlarging
+PROMPT_ENDS = -1  # in the place of a token: where what was given ends and what was written begins
+MARK = "⟩"  # what people see there
 FEW = 3  # curves; also how many names are side by side in a legend
 MARKED = 32  # points of a curve at most that are drawn as such: between them nothing was measured
 
@@ -22,6 +24,7 @@ class Media:
 
     kind: "codec": examples in the model's own domain, decoded by the run's codec
           "image": pictures [N, H, W, C] in [-1, 1], whatever the data are
+          "text": tokens [N, T] of the run's vocabulary, with PROMPT_ENDS once a row where a prompt came before
           "curve": a plot [N, 1 + K]: x, then a column of values for each of the K named `curves`
     """
 
@@ -98,6 +101,18 @@ def picture(media: Media, codec: Any) -> np.ndarray:
     if media.kind == "image" or codec.kind == "image":
         return grid(codec.decode(np.asarray(media.value)), columns_for(len(codec.labels)))
     raise ValueError(f"a preview of {codec.kind} data must say how to show it: kind='image' or 'curve'")
+
+
+def texts(media: Media, codec: Any) -> list[str]:
+    """Each row of a preview's tokens as text."""
+    rows = np.asarray(media.value)
+    parts = [np.split(row, np.flatnonzero(row == PROMPT_ENDS)[:1]) for row in rows]
+    return [MARK.join(codec.vocabulary.decode(part[part != PROMPT_ENDS]) for part in row) for row in parts]
+
+
+def numbered(texts: Sequence[str]) -> str:
+    """Texts as one, each under its number."""
+    return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(texts))
 
 
 def save_png(path: str | os.PathLike[str], image: np.ndarray) -> None:

@@ -12,10 +12,11 @@ from flax import nnx
 
 from tinygen.errors import UserError
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
+from tinygen.objectives.generation import Generating
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Autoregressive:
+class Autoregressive(Generating):
     """vocabulary: number of tokens
     token_bytes: bytes of text that each token stands for
     The other fields are described in `tinygen.keys.OBJECTIVES`.
@@ -30,6 +31,7 @@ class Autoregressive:
     needs_jvp = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
         if not 0 <= self.z_loss < math.inf:

@@ -1,0 +1,191 @@
+"""Text, token after token, from a language model that keeps the keys and values of what it has read.
+
+A document begins with the end token E and ends with the next one, as in training: E stands before every prompt, and a row that has
+drawn E has ended. Past the model's context of L tokens rotary positions slide: a token sees the L before it, as each of those saw
+its own, which is what a banded mask over the whole history gives. Learned positions end at L, so what is remembered there is read
+anew from its last half, L // 2 tokens from position 0 on, whenever a token more would not fit.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tinygen import rng
+from tinygen.errors import UserError
+from tinygen.media import PROMPT_ENDS, Media
+from tinygen.objectives import filters
+
+SHOWN = 64  # tokens at most, of the prompts of previews
+MOST = 2**20  # new tokens; more is a slip
+
+
+class Writing(NamedTuple):
+    """B documents that are being written.
+
+    cache: the model's memory of what it has read
+    logits: [B, V], of the next token
+    ended: bool [B], E has been drawn
+    length: int32 [B], tokens read so far, of learned positions those in the window: the next one's position
+    window: int32 [B, L], those tokens from position 0 on; None for rotary positions, which need none
+    seen: bool [B, V], which tokens there have been, E before the document not counted; None without a repetition penalty
+    drawn: int32, tokens drawn so far
+    keys: [B], one a document; token n of a document is drawn by its n-th
+    """
+
+    cache: Any
+    logits: jax.Array
+    ended: jax.Array
+    length: jax.Array
+    window: jax.Array | None
+    seen: jax.Array | None
+    drawn: jax.Array
+    keys: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generating:
+    """An objective that writes text. length: L, the model's context; end: E, the last token. The others are described in `tinygen.keys.OBJECTIVES`."""
+
+    length: int
+    end: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    new_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
+            raise UserError(f"temperature {self.temperature} must lie in [0.01, 100], or be 0, which takes the most likely token")
+        if self.top_k < 0:
+            raise UserError(f"top_k {self.top_k} must not be negative; 0 is off")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top_p {self.top_p} must lie in (0, 1]; 1 is off")
+        if not 0 <= self.min_p <= 1:
+            raise UserError(f"min_p {self.min_p} must lie in [0, 1]; 0 is off")
+        if not (0 < self.repetition_penalty < math.inf):
+            raise UserError(f"repetition_penalty {self.repetition_penalty} must be positive; 1 is off, more makes repetition less likely")
+        if not 1 <= self.new_tokens <= MOST:
+            raise UserError(f"new_tokens {self.new_tokens} must lie between 1 and {MOST:,}")
+
+    def begin(self, model: Any, prompt: jax.Array, prompt_mask: jax.Array, keys: jax.Array) -> Writing:
+        """The state after reading E and the prompts int32 [B, P], right-padded: prompt_mask, bool [B, P], is False in the padding.
+
+        Of a prompt that does not fit, learned positions read the last half context, and rotary ones all, whose first tokens the last
+        no longer sees.
+        """
+        B, P = prompt.shape
+        tokens = jnp.concatenate([jnp.full((B, 1), self.end, jnp.int32), jnp.where(prompt_mask, prompt, self.end)], 1)
+        length = 1 + jnp.sum(prompt_mask, 1, dtype=jnp.int32)
+        window = seen = None
+        if self.repetition_penalty != 1:
+            seen = jnp.zeros((B, self.end + 1), bool).at[jnp.arange(B)[:, None], prompt].max(prompt_mask)
+        if model.places is not None:  # learned positions
+            tokens = jnp.pad(tokens, ((0, 0), (0, max(0, self.length - P - 1))), constant_values=self.end)
+            window, length = self._fitting(tokens, length)
+            tokens = window
+        cache, logits = self._read(model, tokens, length)
+        nought = jnp.zeros((), jnp.int32)
+        return Writing(cache, logits, jnp.zeros(B, bool), length, window, seen, nought, keys)
+
+    def more(self, model: Any, state: Writing, num: int) -> tuple[Writing, jax.Array]:
+        """(the state after, the next `num` tokens int32 [B, num]), E after a document's end. Once all have ended nothing is computed."""
+
+        def unfinished(carry: tuple[jax.Array, Writing, jax.Array]) -> jax.Array:
+            return (carry[0] < num) & ~jnp.all(carry[1].ended)
+
+        def draw(carry: tuple[jax.Array, Writing, jax.Array]) -> tuple[jax.Array, Writing, jax.Array]:
+            index, state, tokens = carry
+            state, token = self._next(model, state)
+            return index + 1, state, jax.lax.dynamic_update_index_in_dim(tokens, token, index, 1)
+
+        ends = jnp.full((len(state.ended), num), self.end, jnp.int32)
+        _, state, tokens = jax.lax.while_loop(unfinished, draw, (jnp.zeros((), jnp.int32), state, ends))
+        return state, tokens
+
+    def sample(
+        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
+    ) -> jax.Array:
+        """int32 [B, new_tokens], document i by keys[i] alone: what follows cond's `prompt` and `prompt_mask`, or whole documents without.
+
+        Raises UserError for something to lead away from, which text has no guidance for.
+        """
+        if negative is not None:
+            raise UserError("text is written without guidance: there is nothing to lead away from")
+        B = keys.shape[0]
+        given = cond or {"prompt": jnp.zeros((B, 0), jnp.int32), "prompt_mask": jnp.zeros((B, 0), bool)}
+        return self.more(model, self.begin(model, given["prompt"], given["prompt_mask"], keys), self.new_tokens)[1]
+
+    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+        """`samples`: documents from their beginning; `continuations`: of the first tokens of the batch's windows, as far as these are of
+        one document.
+        """
+        P = min(SHOWN, max(1, self.length // 2))
+        tokens, segment = batch["tokens"], batch["segment"]
+        skipped = (tokens[:, :1] == self.end).astype(jnp.int32)  # a window may begin with the E that stands before every prompt anyway
+        place = jnp.minimum(skipped + jnp.arange(P), tokens.shape[1] - 1)
+        prompt = jnp.take_along_axis(tokens, place, 1)
+        same = (jnp.take_along_axis(segment, place, 1) == segment[:, :1]) & (segment[:, :1] > 0)
+        mask = jnp.cumprod(same, 1).astype(bool)
+        pair = (jnp.zeros_like(prompt), prompt), (jnp.zeros_like(mask), mask)
+        both = {"prompt": jnp.concatenate(pair[0]), "prompt_mask": jnp.concatenate(pair[1])}
+        first, second = jnp.split(self.sample(model, jnp.concatenate(rng.halved(keys)), both), 2)
+        mark = jnp.full((len(prompt), 1), PROMPT_ENDS, jnp.int32)
+        continued = jnp.concatenate([jnp.where(mask, prompt, self.end), mark, second], 1)
+        return {"samples": Media(first, kind="text"), "continuations": Media(continued, kind="text")}
+
+    def _next(self, model: Any, state: Writing) -> tuple[Writing, jax.Array]:
+        """One token [B] drawn and read."""
+        logits = filters.filtered(
+            state.logits, state.seen, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )  # fmt: skip
+        token = rng.categorical(rng.folded(state.keys, state.drawn), logits)
+        token = jnp.where(state.ended, self.end, token)
+        ended = state.ended | (token == self.end)
+        seen = None if state.seen is None else state.seen.at[jnp.arange(len(token)), token].set(True)
+        state = state._replace(ended=ended, seen=seen, drawn=state.drawn + 1)
+        return self._read_one(model, state, token), token
+
+    def _read_one(self, model: Any, state: Writing, token: jax.Array) -> Writing:
+        """The state after reading a token [B] of each document that has not ended."""
+        going = (~state.ended).astype(jnp.int32)
+
+        def step() -> tuple[Any, jax.Array]:
+            h, cache = model.features(token[:, None], segment=going[:, None], position=state.length[:, None], cache=state.cache)
+            return cache, self._logits(model, h)
+
+        if state.window is None:
+            cache, logits = step()
+            return state._replace(cache=cache, logits=logits, length=state.length + going)
+        full = (state.length == self.length) & (going == 1)
+        longer = jnp.pad(state.window, ((0, 0), (0, 1)), constant_values=self.end)
+        rows = jnp.arange(len(token))
+        longer = longer.at[rows, state.length].set(jnp.where(going == 1, token, longer[rows, state.length]))
+        window, length = self._fitting(longer, state.length + going)
+        # The memory of a full window cannot be cut, only made again: of all documents, each from its own window.
+        cache, logits = jax.lax.cond(jnp.any(full), lambda: self._read(model, window, length), step)
+        return state._replace(cache=cache, logits=logits, length=length, window=window)
+
+    def _fitting(self, tokens: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(window [B, L], its length [B]) of the first `length` of tokens [B, T], T >= L: all where they fit, or else the last L // 2."""
+        start = jnp.where(length > self.length, length - max(1, self.length // 2), 0)
+        place = jnp.minimum(start[:, None] + jnp.arange(self.length), tokens.shape[1] - 1)
+        return jnp.take_along_axis(tokens, place, 1), length - start
+
+    def _read(self, model: Any, tokens: jax.Array, length: jax.Array) -> tuple[Any, jax.Array]:
+        """(cache, logits [B, V] of the next token) of the first `length` [B] of tokens [B, T], from position 0 on."""
+        B, T = tokens.shape
+        place = jnp.broadcast_to(jnp.arange(T), (B, T))
+        there = (place < length[:, None]).astype(jnp.int32)
+        h, cache = model.features(tokens, segment=there, position=place, cache=model.init_cache(B))
+        return cache, self._logits(model, jnp.take_along_axis(h, length[:, None, None] - 1, 1))
+
+    def _logits(self, model: Any, h: jax.Array) -> jax.Array:
+        """[B, V] of h [B, 1, D]; a model may have some more, for the device's tiles, that are no tokens."""
+        return model.unembed(h)[:, 0, : self.end + 1]
