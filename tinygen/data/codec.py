@@ -166,10 +166,7 @@ class Codec:
     def _check_text(self, end: int) -> None:
         """Raises UserError where the arrays are not windows of tokens of the vocabulary."""
         parts = [self.spec.get(name) for name in ("tokens", "target", "segment")]
-        if (
-            any(part is None or part.dtype != "int32" or len(part.shape) != 1 for part in parts)
-            or len({part.shape for part in parts if part}) > 1
-        ):
+        if any(part is None or part.dtype != "int32" or len(part.shape) != 1 for part in parts) or len({part.shape for part in parts if part}) > 1:
             raise UserError("an example of text is not three rows of the same length: tokens, target and segment")
         if any(part is None or (part.low, part.high) != (0, end) for part in parts[:2]):
             raise UserError(f"the tokens of an example are not those of its vocabulary, 0 to {end}")
