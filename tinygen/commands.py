@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -55,15 +55,20 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
         raise UserError(f"--num={values.num}: ask for at least one sample")
     if values.batch_size <= 0:
         raise UserError(f"--batch_size={values.batch_size}: must be positive")
-    settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
+    settings = _settings(values, (*options.DENOISING, *options.WRITING))
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
     with _joined(values, values.distributed, values.distributed_timeout):
         return _command("sample")(
-            ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else 64), labels=values.labels,
+            ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else None), labels=values.labels,
             prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
-            autoencoder=values.autoencoder, encoder=values.encoder,
+            autoencoder=values.autoencoder, encoder=values.encoder, stop=values.stop,
         )  # fmt: skip
+
+
+def _settings(values: flags.FlagValues, names: Sequence[str]) -> dict[str, Any]:
+    """Those of the objective's settings that were given."""
+    return {name: values[name].value for name in names if values[name].value is not None}
 
 
 def _prompts(values: flags.FlagValues) -> list[str]:
@@ -95,7 +100,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
         return importlib.import_module("tinygen.scoring.compare").main(values.compare, values.allow)
     from tinygen.scoring.grid import parse
 
-    settings = {name: values[name].value for name in ("nfe", "guidance", "sampler") if values[name].value is not None}
+    settings = _settings(values, options.DENOISING)
     points = parse(values.grid)
     if twice := [name for name in settings if name in points]:
         raise UserError(f"--{twice[0]} is given twice: by itself and in --grid {twice[0]}=...")
@@ -172,7 +177,7 @@ COMMANDS = {
     ),
     "sample": Command(
         "draw samples from a checkpoint",
-        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=WORDS] [--nfe=25] [--guidance=2.0] [--out=DIR]",
+        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=WORDS] [--nfe=25] [--guidance=2.0 | --temperature=0.8] [--out=DIR]",
         options.sample,
         _sample,
     ),

@@ -12,6 +12,7 @@ from tinygen import build, checkpoint, processes, rundir
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.metrics import finalise
 from tinygen.rng import stream
 from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
 from tinygen.trained import EVERYWHERE, load
@@ -85,7 +86,7 @@ def make_held_out(
             for name, value in jax.device_get(metrics).items():
                 pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)
                 totals[name] = totals.get(name, np.zeros(2)) + pair
-        return {name: float(total / weight) for name, (total, weight) in totals.items() if weight > 0}
+        return finalise({name: (total, weight) for name, (total, weight) in totals.items()}, parts.objective)
 
     return held_out
 

@@ -14,7 +14,8 @@ from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.feed import calls, device_calls, due, preview_due
 from tinygen.guard import Guard, Spikes
-from tinygen.record import Record, finalise
+from tinygen.metrics import finalise
+from tinygen.record import Record
 from tinygen.runtime import StopSignal
 from tinygen.saves import Saves
 from tinygen.scoring.during import Scored
@@ -194,7 +195,8 @@ def flush(loop: Loop, pending: Pending | None) -> None:
     fetched = jax.device_get(metrics)
     lines: dict[int, dict[str, Any]] = {}
     for step in sorted(due_now | left_out.keys() | ({failed} if guard.spent else set())):
-        lines[step] = finalise(jax.tree.map(lambda values, at=step: np.ravel(values)[at - steps[0]], fetched))
+        own = jax.tree.map(lambda values, at=step: np.ravel(values)[at - steps[0]], fetched)
+        lines[step] = finalise(own, loop.parts.objective)
         if step in left_out:  # JSON has no such numbers
             bad = {name: str(lines[step].get(name, "nan")) for name in ("loss", "grad_norm")}
             lines[step] = {"event": "skipped", "in_a_row": left_out[step], **bad}

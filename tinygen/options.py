@@ -6,6 +6,10 @@ from absl import flags
 
 from tinygen.keys import SCHEMA
 
+# Flags that take the place of the recipe's config.objective.NAME
+DENOISING = ("nfe", "guidance", "sampler")
+WRITING = ("new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
 
 def recipe(values: flags.FlagValues) -> None:
     flags.DEFINE_string("config", None, "The recipe: PATH.py[:VARIANT]. --config.a.b=v overrides any key.", flag_values=values)
@@ -40,7 +44,7 @@ def sample(values: flags.FlagValues) -> None:
     ckpt(values)
     _autoencoder(values)
     flags.DEFINE_integer(
-        "num", None, "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts.",
+        "num", None, "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts, or a --prompt of text.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_list(
@@ -49,13 +53,14 @@ def sample(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "prompt",
         [],
-        "What to draw, in words; may be repeated. Default: held-out captions.",
+        "What to draw, in words, or how a text begins; may be repeated. Default: held-out captions, or whole documents.",
         flag_values=values,
     )
     flags.DEFINE_string("prompts", None, "A file of prompts, one a line.", flag_values=values)
     flags.DEFINE_string("negative", None, "What guidance leads away from, in words. Default: no caption.", flag_values=values)
     flags.DEFINE_string("encoder", None, "The folder of a run's text encoder, where that has moved.", flag_values=values)
     _sampler(values)
+    _writing(values)
     flags.DEFINE_integer("seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", flag_values=values)
     flags.DEFINE_string("out", None, "Folder for the files. Default: <workdir>/sampled/<step>.", flag_values=values)
@@ -65,6 +70,17 @@ def _sampler(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
     flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
     flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
+
+
+def _writing(values: flags.FlagValues) -> None:
+    number, real = functools.partial(flags.DEFINE_integer, flag_values=values), functools.partial(flags.DEFINE_float, flag_values=values)
+    number("new_tokens", None, "Tokens of a text at most, the prompt not counted. Default: the recipe's.")
+    real("temperature", None, "Of text: 1 as learnt, less is safer, 0 takes the most likely token. Default: the recipe's.")
+    number("top_k", None, "Of text: draw from the k most likely tokens; 0 is off. Default: the recipe's.")
+    real("top_p", None, "Of text: from the fewest that have this probability together; 1 is off. Default: the recipe's.")
+    real("min_p", None, "Of text: from those with this share of the most likely one's probability; 0 is off. Default: the recipe's.")
+    real("repetition_penalty", None, "Of text: makes tokens that there have been less likely; 1 is off. Default: the recipe's.")
+    flags.DEFINE_multi_string("stop", [], "A text ends before this; may be repeated.", flag_values=values)
 
 
 def eval_fid(values: flags.FlagValues) -> None:

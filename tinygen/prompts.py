@@ -1,4 +1,4 @@
-"""What samples are told: labels, and words, as tokens or as the embeddings of the text encoder that a run's captions were read by."""
+"""What samples are told: labels, words, as tokens or as the embeddings of a run's text encoder, and how a text begins."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 from tinygen import processes, text_encoder
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.embeddings import Embedded, Rows
+from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 BLOCK = 64  # prompts that are encoded at once
@@ -43,6 +44,10 @@ def told(
         raise UserError("--negative is what guidance leads away from, and --guidance=1 is off: give a larger one")
     if encoder and not isinstance(codec.text, Embedded):
         raise UserError(f"--encoder={encoder}: this model was trained without a text encoder")
+    if codec.vocabulary is not None:
+        if labels:
+            raise UserError("--labels: this model was trained without labels")
+        return _beginnings(codec.vocabulary, num, prompts or [""])
     if isinstance(codec.text, Embedded) and not prompts:
         raise UserError("this model draws what it is told in words: give --prompt=WORDS, or --prompts=FILE")
     cond, words = codec.conditions(num, labels, prompts), codec.prompts(num, prompts)
@@ -53,6 +58,16 @@ def told(
         cond |= read(prompts, np.arange(num) % len(prompts))
         away = None if negative is None else read([negative], np.zeros(num, int))
     return Told(cond, None if away is None else {**cond, **away}, words)
+
+
+def _beginnings(vocabulary: Vocabulary, num: int, prompts: Sequence[str]) -> Told:
+    """How `num` texts begin, in turn: tokens, right-padded, as `prompt` and `prompt_mask`. Nothing before a whole document."""
+    rows = vocabulary.encode_many(prompts)
+    mask = np.arange(max(1, *map(len, rows))) < np.array([len(row) for row in rows])[:, None]
+    tokens = np.zeros(mask.shape, np.int32)
+    tokens[mask] = np.concatenate(rows)
+    index = np.arange(num) % len(rows)
+    return Told({"prompt": tokens[index], "prompt_mask": mask[index]}, None, [prompts[each] for each in index])
 
 
 def _reader(text: Embedded, encoder: str | None) -> Callable[[Sequence[str], np.ndarray], dict[str, Any]]:

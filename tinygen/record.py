@@ -18,17 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tinygen import media
 from tinygen.journal import Journal
 from tinygen.processes import leads
-from tinygen.rundir import note
+from tinygen.rundir import note, write_whole
 from tinygen.watchdog import Watchdog
-from tinygen.writers import Steady, extra_writers
-
-
-def finalise(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Device metrics as floats: (sum, weight) pairs divided, those of no weight left out."""
-    fetched = jax.device_get(dict(metrics))
-    pairs = {name: value if isinstance(value, tuple) else (value, 1.0) for name, value in fetched.items()}
-    return {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
-
+from tinygen.writers import Steady, extra_writers, glimpse, verbatim
 
 QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
@@ -182,20 +174,28 @@ class Record:
         self.progress.update(self.task, completed=step)
 
     def pictures(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
-        """A preview's `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples; the same to TensorBoard."""
+        """A preview's `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples, or .txt; the same to TensorBoard."""
         if leads():
             self.later(self._draw, step, shown, codec)
 
     def _draw(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
         folder = self.workdir / "samples"
         for name, item in shown.items():
-            picture = media.picture(item, codec)
+            stem = f"{step:06d}" if name == "samples" else f"{step:06d}-{name}"
+            texts = media.texts(item, codec) if item.kind == "text" else None
+            picture = media.picture(item, codec) if texts is None else None
             try:
                 folder.mkdir(exist_ok=True)
-                media.save_png(folder / (f"{step:06d}.png" if name == "samples" else f"{step:06d}-{name}.png"), picture)
+                if texts is not None:
+                    write_whole(folder / f"{stem}.txt", media.numbered(texts))
+                else:
+                    media.save_png(folder / f"{stem}.png", picture)
             except OSError as error:
                 self._warn("samples/", error)
-            self.writer.write_images(step, {name: picture[None]})
+            if texts is not None:
+                self.writer.write_texts(step, {name: texts})
+            else:
+                self.writer.write_images(step, {name: picture[None]})
 
     def _add(self, line: Mapping[str, Any]) -> None:
         if self.journal is not None:
@@ -258,7 +258,10 @@ def make_writer(
     if not leads():
         return metric_writers.MultiWriter([])
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
-    named: dict[str, Any] = {"the log": metric_writers.LoggingWriter(), "TensorBoard": metric_writers.SummaryWriter(str(workdir))}
-    named |= extra_writers(extra, workdir, settings)
-    steady: Any = [Steady(name, writer, tell) for name, writer in named.items()]
+    board = metric_writers.SummaryWriter(str(workdir))
+    steady: Any = [
+        Steady("the log", metric_writers.LoggingWriter(), tell, glimpse),
+        Steady("TensorBoard", board, tell, verbatim),
+        *(Steady(name, writer, tell) for name, writer in extra_writers(extra, workdir, settings).items()),
+    ]
     return metric_writers.MultiWriter(steady)

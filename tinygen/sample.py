@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from etils import epath
 from rich.progress import track
 
-from tinygen import build, checkpoint, decoding, media, processes
+from tinygen import build, checkpoint, decoding, media, processes, writing
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -26,6 +27,7 @@ from tinygen.trained import EVERYWHERE, load
 Conditions = Mapping[str, jax.Array]
 
 BATCH = 64  # samples drawn together unless told otherwise
+SETTINGS = ("sampler", "guidance", "new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # of any objective
 
 
 def main(
@@ -33,7 +35,7 @@ def main(
     *,
     step: int | None,
     ema: bool,
-    num: int,
+    num: int | None,
     labels: Sequence[str] | None,
     settings: Mapping[str, Any],
     seed: int,
@@ -43,11 +45,15 @@ def main(
     prompts: Sequence[str] = (),
     negative: str | None = None,
     encoder: str | None = None,
+    stop: Sequence[str] = (),
 ) -> int:
     """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
+    Text is printed too: one alone as it is written.
 
-    settings: sampler settings in place of the recipe's: nfe, guidance, sampler.
-    prompts: what is to be drawn, in turn
+    num: None = BATCH, or of text that begins with prompts one of each
+    settings: the objective's settings in place of the recipe's: SETTINGS, nfe
+    prompts: what is to be drawn, in turn, or how texts begin
+    stop: texts end before any of these
     negative: what guidance leads away from, in place of no caption
     autoencoder: as for `find`
     encoder: as for `prompts.told`
@@ -57,6 +63,12 @@ def main(
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {config.objective.name!r} draws no samples")
+    text = saved.codec.vocabulary is not None
+    if stop and not text:
+        raise UserError(f"--stop={stop[0]}: this model writes no text")
+    if "" in stop:
+        raise UserError("--stop is empty: give what a text ends before")
+    num = num or (len(prompts) if prompts and text else BATCH)
     cond, away, words = told(
         saved.codec, num, labels=labels, prompts=prompts, negative=negative, guidance=config.objective.get("guidance"), encoder=encoder
     )
@@ -64,17 +76,21 @@ def main(
     folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
     if processes.leads():
         folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
-    x = draw(load(saved, parts, ema=ema), parts, cond, num=num, seed=seed, batch_size=batch_size, negative=away)
+    weights = load(saved, parts, ema=ema)
+    if text:
+        x = _write(weights, parts, cond, words, config.model.get("positions"), num=num, seed=seed, batch_size=batch_size, stops=stop)
+    else:
+        x = draw(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=away)
     provenance = {
         "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
-        "sampler": config.objective.get("sampler"), "guidance": config.objective.get("guidance"),
-        "nfe": parts.objective.evaluations(conditional=bool(cond)) if hasattr(parts.objective, "evaluations") else None,
-        **({} if negative is None else {"negative": negative}),
+        **{name: config.objective[name] for name in SETTINGS if name in config.objective},
+        **({"nfe": parts.objective.evaluations(conditional=bool(cond))} if hasattr(parts.objective, "evaluations") else {}),
+        **({} if negative is None else {"negative": negative}), **({"stop": list(stop)} if stop else {}),
     }  # fmt: skip
     if processes.leads():
         _clear(folder)
         write(folder, x, cond, words, parts, provenance)
-        print(f"{num} samples of step {saved.step} in {folder}")
+        print(f"{num} samples of step {saved.step} in {folder}", file=sys.stderr if text else sys.stdout)
     return 0
 
 
@@ -86,6 +102,28 @@ def find(ckpt: str, step: int | None, autoencoder: str | None) -> checkpoint.Sav
     saved = checkpoint.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
     return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
+
+
+def _write(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, prompts: Sequence[str], positions: str, **options: Any
+) -> list[str]:
+    """Texts, each with its prompt, which are printed as well.
+
+    options: of `writing.texts`
+    """
+
+    def say(piece: str) -> None:
+        if processes.leads():
+            print(writing.printable(piece), end="", flush=True)
+
+    if processes.leads() and (told := writing.too_long(cond, parts.objective.length, positions)):
+        print(f"tinygen: {told}", file=sys.stderr)
+    alone = len(prompts) == 1
+    say(prompts[0] if alone else "")
+    written = writing.texts(weights, parts, cond, **options, say=say if alone else None)
+    whole = [prompt + text for prompt, text in zip(prompts, written, strict=True)]
+    say("\n" if alone else media.numbered(whole))
+    return whole
 
 
 def draw(
@@ -128,15 +166,22 @@ def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
     return jax.jit(sample, out_shardings=parts.layout.replicated)
 
 
-def write(folder: epath.Path, x: np.ndarray, cond: Batch, prompts: Sequence[str], parts: build.Parts, provenance: dict[str, Any]) -> None:
+def write(
+    folder: epath.Path, x: np.ndarray | list[str], cond: Batch, prompts: Sequence[str], parts: build.Parts, provenance: dict[str, Any]
+) -> None:
     """Samples as files; arrays that are no pictures as one samples.npz.
 
+    x: in the model's domain, or texts
     prompts: of each, or none
     """
     codec = parts.codec
-    files = [f"{index:05d}.png" for index in range(len(x))] if codec.kind == "image" else []
-    if codec.kind == "image":
-        pictures = decoding.pictures(codec, x)
+    suffix = {"image": "png", "text": "txt"}.get(codec.kind)
+    files = [f"{index:05d}.{suffix}" for index in range(len(x))] if suffix else []
+    if codec.kind == "text":
+        for name, text in zip(files, x, strict=True):
+            (folder / name).write_bytes(str(text).encode("utf-8", "replace"))
+    elif codec.kind == "image":
+        pictures = decoding.pictures(codec, np.asarray(x))
         for name, picture in zip(files, pictures, strict=True):
             media.save_png(folder / name, picture)
         cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
@@ -211,8 +256,8 @@ def configured(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def _clear(folder: epath.Path) -> None:
-    """Takes away the numbered pictures of an earlier call, so that none is taken for one of these."""
+    """Takes away the numbered files of an earlier call, so that none is taken for one of these."""
     if (folder / "samples.json").exists():
-        for path in folder.glob("*.png"):
-            if path.stem.isdigit():
+        for path in folder.iterdir():
+            if path.stem.isdigit() and path.suffix in (".png", ".txt"):
                 path.unlink()

@@ -1,12 +1,13 @@
 """Where a run's metrics go besides its own files: services that `config.train.writers` asks for. Each is an extra to install.
 
-A writer is what CLU's MultiWriter calls: `write_scalars`, `write_images`, `flush`, `close`. To add one: a class and a row here.
+A writer is what CLU's MultiWriter calls: `write_scalars`, `write_images`, `write_texts`, `flush`, `close`. To add one: a class and a row here.
 """
 
 import importlib
 import importlib.util
 import os
 import secrets
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from etils import epath
 from tinygen.errors import UserError, unknown
 
 PAUSE = 60.0  # seconds for which a writer that failed is left alone
+GLIMPSE = 200  # characters
 
 
 class WandbWriter:
@@ -47,6 +49,9 @@ class WandbWriter:
         """images: uint8 [N, H, W, C], a name."""
         self.run.log({name: [self.wandb.Image(image) for image in batch] for name, batch in images.items()}, step=step)
 
+    def write_texts(self, step: int, texts: Mapping[str, list[str]]) -> None:
+        self.run.log({name: self.wandb.Table(columns=["text"], data=[[text] for text in rows]) for name, rows in texts.items()}, step=step)
+
     def flush(self) -> None:
         """Nothing to do: wandb sends from a process of its own."""
 
@@ -58,10 +63,13 @@ class Steady:
     """A writer that may fail: an error is told, and costs what is written in the next PAUSE seconds. No writer is worth a run.
 
     tell: called with the name and the error, or None after what went well
+    shown: what the writer is given of several texts
     """
 
-    def __init__(self, name: str, writer: Any, tell: Callable[[str, Exception | None], None]):
-        self.name, self.writer, self.tell = name, writer, tell
+    def __init__(
+        self, name: str, writer: Any, tell: Callable[[str, Exception | None], None], shown: Callable[[list[str]], Any] = lambda texts: texts
+    ):
+        self.name, self.writer, self.tell, self.shown = name, writer, tell, shown
         self.left_alone_until = 0.0
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -69,6 +77,9 @@ class Steady:
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         self._call(self.writer.write_images, step, images)
+
+    def write_texts(self, step: int, texts: Mapping[str, list[str]]) -> None:
+        self._call(self.writer.write_texts, step, {name: self.shown(rows) for name, rows in texts.items()})
 
     def flush(self) -> None:
         self._call(self.writer.flush)
@@ -87,6 +98,16 @@ class Steady:
             self.tell(self.name, error)
         else:
             self.tell(self.name, None)
+
+
+def glimpse(texts: list[str]) -> str:
+    """The first text in a line of the log."""
+    return textwrap.shorten(next(iter(texts), ""), GLIMPSE, placeholder=" ...")
+
+
+def verbatim(texts: list[str]) -> list[str]:
+    """Texts as Markdown, which TensorBoard takes them for, that shows every line as it is."""
+    return ["\n".join(f"    {line}" for line in text.split("\n")) for text in texts]
 
 
 WRITERS: dict[str, Callable[[epath.Path, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}

@@ -48,7 +48,12 @@ class Writing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generating:
-    """An objective that writes text. length: L, the model's context; end: E, the last token. The others are described in `tinygen.keys.OBJECTIVES`."""
+    """An objective that writes text.
+
+    length: L, the model's context
+    end: E, the last token
+    The other fields are described in `tinygen.keys.OBJECTIVES`.
+    """
 
     length: int
     end: int

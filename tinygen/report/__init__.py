@@ -9,7 +9,7 @@ from urllib.parse import quote
 from etils import epath
 
 from tinygen.errors import UserError
-from tinygen.report import charts, page
+from tinygen.report import charts, page, texts
 from tinygen.report.pictures import BUDGET, Album, pack
 from tinygen.report.run import Run, read
 
@@ -37,10 +37,12 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
 def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUDGET) -> tuple[str, list[str]]:
     """(the page, what it says of all runs together). Adds to each run's problems what its pictures show."""
     groups = [[run.folder / "data.png"] for run in runs if (run.folder / "data.png").exists()]
-    groups += [list(grids.values()) for run in runs for grids in run.grids.values()]
+    previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
+    groups += [[path for path in group if path.suffix == ".png"] for group in previews]
     album = pack(groups, budget)
+    words, unread = texts.read([path for group in previews for path in group if path.suffix == ".txt"])
     for run in runs:
-        damaged = {path: problem for path, problem in album.problems.items() if run.folder in path.parents}
+        damaged = {path: problem for path, problem in (album.problems | unread).items() if run.folder in path.parents}
         run.problems += [f"{path.relative_to(run.folder)} cannot be shown: {problem}" for path, problem in damaged.items()]
     blobs = list(dict.fromkeys(each.data for each in album.pictures.values()))
     number = {path: blobs.index(each.data) for path, each in album.pictures.items()}
@@ -51,23 +53,25 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
         "charts": charts.compose(runs),
         "remarks": charts.remarks(runs),
         "marks": marks(runs),
-        "grids": grids(runs, links, album, number),
+        "grids": grids(
+            runs, links, {path: picture(album, number, path) for path in number} | {path: {"text": each} for path, each in words.items()}
+        ),
         "examples": examples(runs, album, number),
     }
     return page.render(runs, links, notes, data, blobs, now), notes
 
 
-def grids(runs: Sequence[Run], links: Sequence[str | None], album: Album, number: dict[epath.Path, int]) -> list[dict[str, Any]]:
-    """[{name, steps, runs: [{run, steps, pictures}]}]: for every kind of picture, each run's through its steps."""
+def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[epath.Path, dict[str, Any]]) -> list[dict[str, Any]]:
+    """[{name, steps, runs: [{run, steps, pictures}]}]: for every kind of preview, each run's through its steps.
+
+    seen: what the page holds of each file, a `picture` or {"text": what it says}
+    """
     made = []
     for name in dict.fromkeys(name for run in runs for name in run.grids):
         shown = []
         for index, (run, link) in enumerate(zip(runs, links, strict=True)):
-            held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in number}
-            pictures = [
-                picture(album, number, path) | {"file": None if link is None else f"{link}samples/{quote(path.name)}"}
-                for path in held.values()
-            ]
+            held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in seen}
+            pictures = [seen[path] | {"file": None if link is None else f"{link}samples/{quote(path.name)}"} for path in held.values()]
             if held:
                 shown.append(dict(run=index, steps=list(held), pictures=pictures))
         if shown:

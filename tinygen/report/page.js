@@ -13,16 +13,23 @@ function captionOf(run, what, ...more) {
   return make("figcaption", {}, ...name, make("span", { textContent: what, className: name.length ? "quiet" : "" }), ...more);
 }
 
-// One run's picture at a step that others set: the nearest that it has, which it says where it is another.
+// One run's picture or text at a step that others set: the nearest that it has, which it says where it is another.
 function sheetOf(grid, shown) {
-  const image = make("img");
-  const link = make("a", {}, image);
+  const image = make("img"), text = make("pre", { className: "text", tabIndex: 0 });
+  const link = make("a", {});
   const said = make("span", { className: "quiet" });
   const figure = make("figure", {}, captionOf(shown.run, grid.name, said), link);
   figure.set = (step) => {
     const index = nearest(shown.steps, step), picture = shown.pictures[index];
-    Object.assign(image, { src: blob(picture), width: picture.width, height: picture.height });
-    image.alt = `${grid.name} of ${report.runs[shown.run]} at step ${shown.steps[index]}`;
+    const called = `${grid.name} of ${report.runs[shown.run]} at step ${shown.steps[index]}`;
+    if (picture.text === undefined) {
+      Object.assign(image, { src: blob(picture), width: picture.width, height: picture.height, alt: called });
+      link.replaceChildren(image);
+    } else {
+      Object.assign(text, { textContent: picture.text, ariaLabel: called });
+      link.replaceChildren("file");
+      figure.append(text);
+    }
     if (picture.file !== null) link.href = picture.file;
     said.textContent = shown.steps[index] === step ? "" : `nearest: step ${shown.steps[index].toLocaleString("en")}`;
   };

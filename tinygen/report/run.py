@@ -15,7 +15,7 @@ from tinygen.config import flatten
 from tinygen.errors import UserError
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
-PICTURE = re.compile(r"([0-9]{1,10})(?:-(.+))?\.png")
+SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.(png|txt)")
 QUIET = 15 * 60  # seconds without a new line after which a run is no longer called running
 
 
@@ -32,7 +32,7 @@ class Run:
     """What a workdir holds. Every part may be empty: a run that has just begun, an older one, a damaged one.
 
     settings: config.json, each leaf under its dotted name
-    grids: {name: {step: PNG file}}; the objective's samples are named "samples"
+    grids: {name: {step: PNG file, or text}}; the objective's samples are named "samples"
     examples: the labels and captions of data.png, in its order
     """
 
@@ -214,15 +214,15 @@ def _grids(run: Run) -> dict[str, dict[int, epath.Path]]:
     grids: dict[str, dict[int, epath.Path]] = {}
     others = 0
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        match = PICTURE.fullmatch(path.name)
+        match = SHOWN.fullmatch(path.name)
         if match:
             grids.setdefault(match[2] or "samples", {})[int(match[1])] = path
         else:
             others += 1
     if not grids:
-        run.problems.append("samples/ holds no pictures")
+        run.problems.append("samples/ holds no pictures and no texts")
     if others:
-        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png: not shown here")
+        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png or <step>.txt: not shown here")
     return dict(sorted(grids.items(), key=lambda item: (item[0] != "samples", item[0])))
 
 

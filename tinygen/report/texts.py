@@ -1,0 +1,22 @@
+"""Texts of previews as the page holds them: as much of each as there is room for."""
+
+from collections.abc import Sequence
+
+from etils import epath
+
+LONGEST = 20_000  # characters of one
+ROOM = 4_000_000  # of all together
+
+
+def read(paths: Sequence[epath.Path]) -> tuple[dict[epath.Path, str], dict[epath.Path, str]]:
+    """(texts by their path, what is wrong with those that cannot be read)."""
+    most = min(LONGEST, ROOM // max(1, len(paths)))
+    texts, problems = {}, {}
+    for path in paths:
+        try:
+            text = path.read_bytes().decode("utf-8", "replace")
+        except OSError as error:
+            problems[path] = str(error.strerror)
+            continue
+        texts[path] = text if len(text) <= most else f"{text[:most]}\n[the rest is in the file]"
+    return texts, problems

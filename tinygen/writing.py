@@ -1,0 +1,141 @@
+"""Text of a checkpoint: token by token to whoever reads along, or many texts at once."""
+
+import codecs
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.progress import Progress
+
+from tinygen import build, processes
+from tinygen.data.codec import Batch
+from tinygen.data.vocabulary import Vocabulary
+from tinygen.rng import example_keys, stream
+from tinygen.state import Tree, graph_of, merge
+
+TOGETHER = 32  # tokens of many texts that the device writes on its own, before anybody looks whether all have ended
+
+
+class Growing:
+    """A text as its tokens come: only whole characters, and nothing of what it stops before.
+
+    stops: it ends before the first of these, which is never seen, nor what may yet become one
+    """
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]):
+        self.vocabulary, self.stops = vocabulary, stops
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.whole, self.said = "", 0
+        self.ended = False
+
+    def add(self, tokens: Sequence[int], *, last: bool = False) -> str:
+        """What can be said of the text after some more tokens, and was not before. last: there are no more, so nothing waits."""
+        if self.ended:
+            return ""
+        self.whole += self.decoder.decode(self.vocabulary.bytes_of(tokens), last)
+        found = [at for at in (self.whole.find(stop) for stop in self.stops) if at >= 0]
+        self.ended = last or bool(found) or self.vocabulary.end in tokens
+        if self.ended:
+            self.whole = self.whole[: min(found)] if found else self.whole + self.decoder.decode(b"", True)
+        until = len(self.whole) - (0 if self.ended else self._waiting())
+        self.said, before = until, self.said
+        return self.whole[before:until]
+
+    def _waiting(self) -> int:
+        """The characters at the end that may begin what the text stops before."""
+        starts = (size for stop in self.stops for size in range(1, len(stop)) if self.whole.endswith(stop[:size]))
+        return max(starts, default=0)
+
+
+class Writer(NamedTuple):
+    """The two jitted halves of writing, for texts of one number and prompts of one width.
+
+    begin: (weights, buffers, number of the first, conditions) -> state
+    more: (weights, buffers, state) -> (state, tokens); takes over the state's memory
+    """
+
+    begin: Callable[..., Any]
+    more: Callable[..., tuple[Any, jax.Array]]
+
+
+def writer(parts: build.Parts, size: int, seed: int, together: int) -> Writer:
+    """together: tokens a call of `more`"""
+    graphdef, root, objective = graph_of(parts.create), stream(seed, "sample"), parts.objective
+
+    def begin(params: Tree, buffers: Tree, start: int, cond: dict[str, jax.Array]) -> Any:
+        keys = parts.layout.pinned(example_keys(root, start, size))
+        return objective.begin(merge(graphdef, params, buffers), cond["prompt"], cond["prompt_mask"], keys)
+
+    def more(params: Tree, buffers: Tree, state: Any) -> tuple[Any, jax.Array]:
+        return objective.more(merge(graphdef, params, buffers), state, together)
+
+    return Writer(jax.jit(begin), jax.jit(more, donate_argnums=2, out_shardings=(None, parts.layout.replicated)))
+
+
+def texts(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, stops: Sequence[str],
+    say: Callable[[str], None] | None = None,
+) -> list[str]:  # fmt: skip
+    """What follows each of `num` prompts. Text i depends on the seed, its prompt and i, not on the batch size or the devices.
+
+    say: called with every piece of a lone text as it comes; without, a bar on the terminal counts the tokens
+    """
+    size, most = parts.layout.padded(min(batch_size, num)), parts.objective.new_tokens
+    with jax.set_mesh(parts.layout.mesh):
+        writing = writer(parts, size, seed, 1 if say else min(TOGETHER, most))
+    written: list[str] = []
+    with Progress(transient=True, disable=bool(say) or not processes.leads()) as progress:
+        task = progress.add_task("writing", total=-(-num // size) * most)
+        for number, first in enumerate(range(0, num, size)):
+            batch = [Growing(_vocabulary(parts), stops) for _ in range(min(size, num - first))]
+            for done, tokens in _steps(writing, weights, parts, cond, first, size, num, most):
+                pieces = [text.add(row.tolist(), last=done == most) for text, row in zip(batch, tokens, strict=False)]
+                if say is not None:
+                    say(pieces[0])
+                progress.update(task, completed=number * most + done)
+                if all(text.ended for text in batch):
+                    break
+            progress.update(task, completed=(number + 1) * most)
+            written += [text.whole for text in batch]
+    return written
+
+
+def _steps(
+    writing: Writer, weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, first: int, size: int, num: int, most: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(tokens written so far, the newest of them [size, .]), until there are `most`."""
+    rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last prompt
+    with jax.set_mesh(parts.layout.mesh):
+        given = parts.layout.share({key: value[rows] for key, value in cond.items()})
+        state = writing.begin(*weights, first, given)
+    done = 0
+    while done < most:
+        with jax.set_mesh(parts.layout.mesh):
+            state, tokens = writing.more(*weights, state)
+        tokens = np.asarray(jax.device_get(tokens))[:, : most - done]
+        done += tokens.shape[1]
+        yield done, tokens
+
+
+def too_long(cond: Batch, context: int, positions: str) -> str:
+    """What becomes of prompts that, with the token before them, do not fit the context, in one line; nothing where all do."""
+    longest = int(np.sum(cond["prompt_mask"], 1).max())
+    if longest < context:
+        return ""
+    read = f"its last {context // 2} are read" if positions == "learned" else "all are read, and the first ones have then fallen out of it"
+    return f"a prompt has {longest} tokens, and the context is {context} with the one before it: {read}"
+
+
+def _vocabulary(parts: build.Parts) -> Vocabulary:
+    if parts.codec.vocabulary is None:
+        raise ValueError("a run on text has a vocabulary")
+    return parts.codec.vocabulary
+
+
+UNSEEN = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Text for a terminal, to which some characters are commands."""
+    return text.translate(UNSEEN)
