@@ -26,6 +26,9 @@ class FakeWandb(types.ModuleType):
     def Image(self, array):
         return ("image", array.shape, str(array.dtype))
 
+    def Table(self, columns, data):
+        return ("table", columns, data)
+
     def init(self, **keywords):
         if self.failing:
             raise self.Error(self.failing)
@@ -127,3 +130,20 @@ def test_a_writer_that_fails_is_left_alone_for_a_minute_and_then_tried_again(mon
     steady.write_scalars(3, {})
     steady.close()
     assert (written, told[:2]) == ([3, "closed"], [("service", Failing.error), ("service", None)])
+
+
+def test_texts_are_sent_as_a_table_a_row_each(wandb, tmp_path):
+    fake = wandb()
+    writer = writers.extra_writers("wandb", epath.Path(tmp_path), {})["wandb"]
+    writers.Steady("wandb", writer, lambda name, error: None).write_texts(3, {"samples": ["to be", "or not"]})
+    assert fake.logged == [(3, {"samples": ("table", ["text"], [["to be"], ["or not"]])})]
+
+
+def test_the_log_has_the_beginning_of_the_first_text_in_one_line():
+    assert writers.glimpse(["to be\n\nor not", "that is"]) == "to be or not"
+    assert len(writers.glimpse(["word " * 100])) <= writers.GLIMPSE
+    assert writers.glimpse([]) == ""
+
+
+def test_tensorboard_shows_every_line_of_a_text_as_it_is():
+    assert writers.verbatim(["# to be\n* or not"]) == ["    # to be\n    * or not"]

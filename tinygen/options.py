@@ -44,9 +44,11 @@ def sample(values: flags.FlagValues) -> None:
     ckpt(values)
     _autoencoder(values)
     flags.DEFINE_integer(
-        "num", None, "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts, or a --prompt of text.",
+        "num",
+        None,
+        "How many samples; sample i is the same whatever their number. Default: 64, or one a line of --prompts, of text one a --prompt.",
         flag_values=values,
-    )  # fmt: skip
+    )
     flags.DEFINE_list(
         "labels", None, "Labels by number or name, cycled over the samples: 3,7 or 'blond'. Default: all in turn.", flag_values=values
     )

@@ -1,6 +1,7 @@
 """Where a run's metrics go besides its own files: services that `config.train.writers` asks for. Each is an extra to install.
 
-A writer is what CLU's MultiWriter calls: `write_scalars`, `write_images`, `write_texts`, `flush`, `close`. To add one: a class and a row here.
+A writer is what CLU's MultiWriter calls: `write_scalars`, `write_images`, `write_texts`, `flush`, `close`. To add one: a class and a row
+here.
 """
 
 import importlib

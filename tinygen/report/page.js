@@ -27,7 +27,7 @@ function sheetOf(grid, shown) {
       link.replaceChildren(image);
     } else {
       Object.assign(text, { textContent: picture.text, ariaLabel: called });
-      link.replaceChildren("file");
+      link.replaceChildren(picture.file === null ? "" : "file");
       figure.append(text);
     }
     if (picture.file !== null) link.href = picture.file;
