@@ -67,7 +67,7 @@ def _beginnings(vocabulary: Vocabulary, num: int, prompts: Sequence[str]) -> Tol
     tokens = np.zeros(mask.shape, np.int32)
     tokens[mask] = np.concatenate(rows)
     index = np.arange(num) % len(rows)
-    return Told({"prompt": tokens[index], "prompt_mask": mask[index]}, None, [prompts[each] for each in index])
+    return Told({"prompt": tokens[index], "prompt_mask": mask[index]}, None, [prompts[each] for each in index.tolist()])
 
 
 def _reader(text: Embedded, encoder: str | None) -> Callable[[Sequence[str], np.ndarray], dict[str, Any]]:

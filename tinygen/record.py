@@ -179,23 +179,25 @@ class Record:
             self.later(self._draw, step, shown, codec)
 
     def _draw(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
-        folder = self.workdir / "samples"
         for name, item in shown.items():
             stem = f"{step:06d}" if name == "samples" else f"{step:06d}-{name}"
-            texts = media.texts(item, codec) if item.kind == "text" else None
-            picture = media.picture(item, codec) if texts is None else None
-            try:
-                folder.mkdir(exist_ok=True)
-                if texts is not None:
-                    write_whole(folder / f"{stem}.txt", media.numbered(texts))
-                else:
-                    media.save_png(folder / f"{stem}.png", picture)
-            except OSError as error:
-                self._warn("samples/", error)
-            if texts is not None:
+            if item.kind == "text":
+                texts = media.texts(item, codec)
+                self._keep(f"{stem}.txt", lambda path, texts=texts: write_whole(path, media.numbered(texts)))
                 self.writer.write_texts(step, {name: texts})
             else:
+                picture = media.picture(item, codec)
+                self._keep(f"{stem}.png", lambda path, picture=picture: media.save_png(path, picture))
                 self.writer.write_images(step, {name: picture[None]})
+
+    def _keep(self, name: str, write: Callable[[epath.Path], None]) -> None:
+        """A file of `samples/`."""
+        folder = self.workdir / "samples"
+        try:
+            folder.mkdir(exist_ok=True)
+            write(folder / name)
+        except OSError as error:
+            self._warn("samples/", error)
 
     def _add(self, line: Mapping[str, Any]) -> None:
         if self.journal is not None:

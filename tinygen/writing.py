@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from rich.console import Console
 from rich.progress import Progress
 
 from tinygen import build, processes
@@ -85,7 +86,9 @@ def texts(
     with jax.set_mesh(parts.layout.mesh):
         writing = writer(parts, size, seed, 1 if say else min(TOGETHER, most))
     written: list[str] = []
-    with Progress(transient=True, disable=bool(say) or not processes.leads()) as progress:
+    console = Console(stderr=True)  # the texts are what is on stdout
+    hidden = bool(say) or not (processes.leads() and console.is_terminal)
+    with Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("writing", total=-(-num // size) * most)
         for number, first in enumerate(range(0, num, size)):
             batch = [Growing(_vocabulary(parts), stops) for _ in range(min(size, num - first))]
