@@ -261,7 +261,7 @@ def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
 @pytest.mark.parametrize(("section", "name"), ROWS)
 def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(section, name):
     spec = {key: Field(shape=(2,), dtype="int32", high=1) for key in ("x", "y", "tokens")}
-    facts = set() if section == "data" else {*Codec(kind="any", spec=spec).facts(), "precision"}
+    facts = {"known"} if section == "data" else {*Codec(kind="any", spec=spec).facts(), "precision"}
     facts |= {"attention", "needs_jvp", "remat", "scan", "rngs"} if section == "model" else set()
     keywords, parameters = set(keys.TABLES[section][name]), constructor_of(section, name)
     assert keywords <= parameters.keys()

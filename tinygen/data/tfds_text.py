@@ -64,10 +64,10 @@ def tfds_text(
     }
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"
-    facts = {"content": _content(Path(builder.data_path)), "feature": chosen, "splits": [first, second]}
-    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
+    version = f"{name} {counts} {first} {second} {chosen}"  # not the bytes: the same set may be compressed otherwise on another machine
+    facts = {"content": _content(Path(builder.data_path)), "set": version}
     return source(
-        splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=f"{name} {counts} {first} {second} {chosen}",
+        splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
 
