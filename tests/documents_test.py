@@ -40,7 +40,14 @@ def test_documents_stand_between_markers_without_white_space_at_their_ends(tmp_p
 def test_without_a_marker_each_file_is_a_document_in_the_order_of_names(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / ".hidden").mkdir()
-    for name, content in {"c.txt": f"3 {MARKER} 3", "b/2.txt": "2", "a.txt": "1", "a.md": "no", ".hidden/x.txt": "no", "d.txt": " \n"}.items():
+    for name, content in {
+        "c.txt": f"3 {MARKER} 3",
+        "b/2.txt": "2",
+        "a.txt": "1",
+        "a.md": "no",
+        ".hidden/x.txt": "no",
+        "d.txt": " \n",
+    }.items():
         written(tmp_path / name, content)
     assert whole(documents.find(str(tmp_path), "")) == ["1", "2", f"3 {MARKER} 3"]
     assert whole(documents.find(str(tmp_path), MARKER)) == ["1", "2", "3", "3"]

@@ -53,9 +53,9 @@ def test_a_byte_is_its_own_token_and_characters_follow():
 
 
 def test_bytes_of_bpe_stand_where_gpt2_has_them():
-    assert Vocabulary(kind="bpe", merges=MERGES).bytes_of(range(256)) == bytes([*range(33, 127), *range(161, 173), *range(174, 256)]) + bytes(
-        [*range(33), *range(127, 161), 173]
-    )
+    assert Vocabulary(kind="bpe", merges=MERGES).bytes_of(range(256)) == bytes(
+        [*range(33, 127), *range(161, 173), *range(174, 256)]
+    ) + bytes([*range(33), *range(127, 161), 173])
 
 
 def test_merges_make_text_short():
@@ -163,5 +163,5 @@ def test_gpt2s_files_that_are_missing_or_others_are_refused_with_the_cure(tmp_pa
     with pytest.raises(UserError, match=r"vocab.bpe is not GPT-2's \(its SHA-256 does not begin with 1ce1664773c50f3e\)"):
         gpt2.merges(str(tmp_path))
     monkeypatch.setattr(gpt2, "PACKAGE", "no_such_package")
-    with pytest.raises(UserError, match=r'needs GPT-2\'s vocab.bpe and encoder.json:\n.*extra "gpt2".*config.data.files'):
+    with pytest.raises(UserError, match=r"needs GPT-2\'s vocab.bpe and encoder.json:\n.*tinygen.gpt2..*config.data.files"):
         gpt2.merges("")
