@@ -261,7 +261,7 @@ def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
 @pytest.mark.parametrize(("section", "name"), ROWS)
 def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(section, name):
     spec = {key: Field(shape=(2,), dtype="int32", high=1) for key in ("x", "y", "tokens")}
-    facts = set() if section == "data" else {*Codec(kind="any", spec=spec).facts(), "precision"}
+    facts = {"known"} if section == "data" else {*Codec(kind="any", spec=spec).facts(), "precision"}
     facts |= {"attention", "needs_jvp", "remat", "scan", "rngs"} if section == "model" else set()
     keywords, parameters = set(keys.TABLES[section][name]), constructor_of(section, name)
     assert keywords <= parameters.keys()
@@ -282,9 +282,9 @@ def test_every_key_is_explained_beside_it():
     tables = [
         node.value
         for node in ast.parse(text).body
-        if isinstance(node, ast.AnnAssign) and node.target.id in ("SCHEMA", "MODELS", "OBJECTIVES", "DATASETS")
+        if isinstance(node, ast.AnnAssign) and node.target.id in ("SCHEMA", "MODELS", "OBJECTIVES", "READING", "DATASETS")
     ]
-    found = [node for table in tables for node in ast.walk(table) if isinstance(node, ast.keyword)]
+    found = [node for table in tables for node in ast.walk(table) if isinstance(node, ast.keyword) and node.arg]  # not **READING
     leaves = [key for key in found if not (isinstance(key.value, ast.Call) and getattr(key.value.func, "id", "") == "dict")]
     assert {"seed", "lr", "width", "nfe", "label"} <= {key.arg for key in leaves}
     mute = {key.arg for key in leaves if "  # " not in lines[key.lineno - 1]}

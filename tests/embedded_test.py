@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import plays
 import prepare_embedded
 import pytest
 
@@ -133,6 +134,34 @@ def test_licence_and_package_are_in_the_licence_file(loaded, name):
     assert meta["licence"] in section
     assert meta["attribution"]
     assert meta["source"].split(",")[0].split(" (")[0] in section
+
+
+def test_the_plays_licence_and_package_are_in_the_licence_file():
+    meta = embedded.plays()[1]
+    section = (FOLDER / "LICENSES.md").read_text("utf-8").split("## shakespeare.json.xz")[1]
+    assert meta["licence"] in section
+    assert meta["source"].split(",")[0] in section
+    assert (FOLDER / embedded.PLAYS).stat().st_size < 650_000
+    assert embedded.fingerprint_of_plays() == hashlib.sha256((FOLDER / embedded.PLAYS).read_bytes()).hexdigest()
+
+
+def test_a_play_becomes_plain_text():
+    markdown = (
+        "# Macbeth\n\n### SCENE I. A heath.\n\n_Enter a Witch,\nand CAT_\n\n\n**First Witch**  \n_\\[Aside]_  \n\\--When?  \n__\\[Reads]_\n"
+    )
+    said = "Macbeth\n\nSCENE I. A heath.\n\n[Enter a Witch,\nand CAT]\n\nFirst Witch:\n[Aside]\n--When?\n[Reads]\n"
+    assert plays.plain(markdown) == said
+
+
+def test_preparing_the_plays_notices_a_change(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(prepare_embedded, "plays", lambda: ({"A": "A\n\n1"}, {"validation": ["A"]}))
+    path = tmp_path / embedded.PLAYS
+    assert prepare_embedded.shakespeare(path, check=True)
+    assert not prepare_embedded.shakespeare(path, check=False)
+    assert not prepare_embedded.shakespeare(path, check=True)
+    monkeypatch.setattr(prepare_embedded, "plays", lambda: ({"A": "A\n\n2"}, {"validation": ["A"]}))
+    assert prepare_embedded.shakespeare(path, check=True)
+    assert [line.split(None, 1)[1] for line in capsys.readouterr().out.splitlines()][0::2] == ["differs", "the same"]
 
 
 def test_the_files_together_take_little_room():

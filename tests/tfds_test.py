@@ -300,4 +300,4 @@ def test_a_set_without_random_access_is_refused_with_what_to_do():
         as_data_source=as_data_source, data_path="here", info=SimpleNamespace(file_format=library.core.FileFormat.TFRECORD)
     )
     with pytest.raises(UserError, match=r"prepared as tfrecord, which has no random access.\nGive another config.data.data_dir"):
-        tfds._rows(stored, "train", "image")
+        tfds.rows_of(stored, "train", "image")

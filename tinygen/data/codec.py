@@ -72,8 +72,6 @@ class Codec:
             raise UserError(f"there are at most {MOST_LABELS:,} labels, of at most {LONGEST_LABEL:,} characters")
         if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
             raise UserError("the tokens of an example are not in one row")
-        if (self.kind == "text") != (self.vocabulary is not None):
-            raise UserError("text has a vocabulary, and nothing else has one")
         if self.vocabulary is not None:
             self._check_text(self.vocabulary.end)
         if isinstance(self.text, Text) and "text" in self.spec and self.spec["text"].shape != (self.text.length,):
@@ -165,8 +163,10 @@ class Codec:
 
     def _check_text(self, end: int) -> None:
         """Raises UserError where the arrays are not windows of tokens of the vocabulary."""
+        if self.kind != "text":
+            raise UserError(f"a vocabulary is of text, and this is {self.kind[:40]!r}")
         parts = [self.spec.get(name) for name in ("tokens", "target", "segment")]
-        if any(part is None or part.dtype != "int32" or len(part.shape) != 1 for part in parts) or len({part.shape for part in parts if part}) > 1:
+        if len({(part.shape, part.dtype) if part else () for part in parts}) > 1 or not parts[0] or parts[0].dtype != "int32":
             raise UserError("an example of text is not three rows of the same length: tokens, target and segment")
         if any(part is None or (part.low, part.high) != (0, end) for part in parts[:2]):
             raise UserError(f"the tokens of an example are not those of its vocabulary, 0 to {end}")

@@ -134,7 +134,13 @@ def find(path: str, marker: str) -> FileDocuments:
             spans.extend((number, start, stop))
     if not spans:
         size = sum(each.stat().st_size for each in paths)
-        why = f"it holds nothing but white space and {marker!r}" if size and marker else "it holds nothing but white space" if size else "it is empty"
+        why = (
+            f"it holds nothing but white space and {marker!r}"
+            if size and marker
+            else "it holds nothing but white space"
+            if size
+            else "it is empty"
+        )
         raise UserError(f"config.data.path={path}: there is no document, {why}")
     return FileDocuments(paths, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest())
 

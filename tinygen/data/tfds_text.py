@@ -59,15 +59,13 @@ def tfds_text(
     builder = tfds.builder_of(dataset, data_dir)
     chosen = _text(builder, dict(tfds.features_of(builder.info.features)), feature)
     first, second = tfds.splits_of(tfds.prepared(builder), train, validation)
-    splits = {
-        name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()
-    }
+    splits = {name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"
-    facts = {"content": _content(Path(builder.data_path)), "feature": chosen, "splits": [first, second]}
-    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
+    version = f"{name} {counts} {first} {second} {chosen}"  # not the bytes: the same set may be compressed otherwise on another machine
+    facts = {"content": _content(Path(builder.data_path)), "set": version}
     return source(
-        splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=f"{name} {counts} {first} {second} {chosen}",
+        splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
 

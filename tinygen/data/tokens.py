@@ -7,13 +7,14 @@ it is whole or not there. What is not what its head promises is made again.
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -165,7 +166,7 @@ def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Strea
     return Stream(tokens=tokens, starts=starts, bytes=spelled, fallback=fallback)
 
 
-def _same(file: BinaryIO, digest: str) -> bool:
+def _same(file: io.BufferedReader, digest: str) -> bool:
     """Whether what is left of a file has that SHA-256."""
     return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
