@@ -122,7 +122,7 @@ def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 class SwiGLU(nnx.Module):
-    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020)."""
+    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020). zero: it begins without an effect"""
 
     SHARDING = (
         (r"(gate|up)/kernel$", (None, "tensor")),
@@ -130,11 +130,11 @@ class SwiGLU(nnx.Module):
         (r"down/kernel$", ("tensor",)),
     )
 
-    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs):
+    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
         self.precision = precision
         self.gate = Linear(width, hidden, precision=precision, rngs=rngs)
         self.up = Linear(width, hidden, precision=precision, rngs=rngs)
-        self.down = Linear(hidden, width, precision=precision, rngs=rngs)
+        self.down = Linear(hidden, width, precision=precision, rngs=rngs, zero=zero)
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
         x = narrow(x, precision=self.precision)
@@ -143,12 +143,12 @@ class SwiGLU(nnx.Module):
 
 
 class GELU(nnx.Module):
-    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016)."""
+    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016). zero: it begins without an effect"""
 
-    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs):
+    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
         self.precision = precision
         self.up = Linear(width, hidden, precision=precision, rngs=rngs)
-        self.down = Linear(hidden, width, precision=precision, rngs=rngs)
+        self.down = Linear(hidden, width, precision=precision, rngs=rngs, zero=zero)
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
         up = narrow(self.up(narrow(x, precision=self.precision)), precision=self.precision)

@@ -32,7 +32,7 @@ class Block(nnx.Module):
         self.attention = CausalAttention(
             width, heads, kv_heads=kv_heads, qk_norm=qk_norm, precision=precision, attention=attention, rngs=rngs
         )
-        self.feed_forward = (SwiGLU if feed_forward == "swiglu" else GELU)(width, hidden, precision=precision, rngs=rngs)
+        self.feed_forward = (SwiGLU if feed_forward == "swiglu" else GELU)(width, hidden, precision=precision, rngs=rngs, zero=True)
         self.attention_norm, self.feed_forward_norm = LayerNorm(width), LayerNorm(width)
         self.dropout = dropout
 

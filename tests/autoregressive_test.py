@@ -1,0 +1,105 @@
+"""The loss of a language model: against its formula, in pieces, on padding and packed documents; bits per byte."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from small_minigpt import made
+
+from tinygen.errors import UserError
+from tinygen.objectives.autoregressive import Autoregressive
+from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
+
+OBJECTIVE = Autoregressive(vocabulary=11, token_bytes=(*range(1, 11), 0), label_smoothing=0.0, z_loss=0.0, logits_mib=64.0)
+RNG = np.random.default_rng(0)
+BATCH = dict(
+    tokens=RNG.integers(0, 11, (3, 8)).astype(np.int32),
+    target=RNG.integers(0, 11, (3, 8)).astype(np.int32),
+    segment=np.array([[1, 1, 1, 2, 2, 2, 2, 2], [1] * 8, [1, 1, 2, 3, 3, 0, 0, 0]], np.int32),
+)
+
+
+def lost(objective=OBJECTIVE, batch=BATCH, train=False, **model):
+    """(loss, metrics, gradient)"""
+    graphdef, state = nnx.split(made(**model))
+
+    def loss(state):
+        return objective.loss(nnx.merge(graphdef, state), batch, jax.random.key(1), train=train)
+
+    (value, metrics), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(state)
+    return float(value), {name: (float(a), float(b)) for name, (a, b) in metrics.items()}, gradient
+
+
+def test_loss_and_bits_per_byte_are_what_their_formulas_give():
+    objective = dataclasses.replace(OBJECTIVE, label_smoothing=0.2, z_loss=0.03)
+    value, metrics, _ = lost(objective, train=True)
+    logits = np.asarray(made()(BATCH["tokens"], segment=BATCH["segment"]), np.float64)[..., :11]
+    valid, target = BATCH["segment"] > 0, BATCH["target"]
+    normaliser = np.log(np.exp(logits).sum(-1))
+    log_p = logits - normaliser[..., None]
+    nll = -np.take_along_axis(log_p, target[..., None], -1)[..., 0]
+    wanted = 0.8 * nll - 0.2 * log_p.mean(-1) + 0.03 * normaliser**2
+    assert value == pytest.approx(wanted[valid].mean(), rel=1e-5)
+    assert metrics["raw_loss"] == pytest.approx((nll[valid].sum(), 21), rel=1e-5)
+    length = np.array(OBJECTIVE.token_bytes)[target]
+    assert metrics["bits_per_byte"] == pytest.approx((nll[valid].sum() / math.log(2), length[valid].sum()), rel=1e-5)
+    plain, _, _ = lost(objective, train=False)
+    assert plain == pytest.approx(nll[valid].mean(), rel=1e-5)
+    assert OBJECTIVE.derived({"raw_loss": 2.0}) == {"perplexity": pytest.approx(math.exp(2))}
+
+
+def test_padding_changes_neither_loss_nor_gradient():
+    value, _, gradient = lost()
+    hidden = BATCH["segment"] == 0
+    other = BATCH | {key: np.where(hidden, (BATCH[key] + 1) % 11, BATCH[key]).astype(np.int32) for key in ("tokens", "target")}
+    same, _, again = lost(batch=other)
+    assert value == same
+    jax.tree.map(np.testing.assert_array_equal, gradient, again)
+
+
+def test_an_example_of_no_weight_counts_for_nothing():
+    value, metrics, _ = lost(batch=BATCH | {"weight": np.array([1, 0, 1], np.float32)})
+    rest = {key: array[[0, 2]] for key, array in BATCH.items()}
+    assert value == pytest.approx(lost(batch=rest)[0], rel=1e-6)
+    assert metrics["loss"][1] == 13
+
+
+@pytest.mark.parametrize("model", [dict(), dict(tied=False), dict(dropout=0.3)], ids=str)
+@pytest.mark.parametrize("pieces", [2, 3, 8])
+def test_in_pieces_loss_and_gradient_are_the_same(pieces, model):
+    objective = dataclasses.replace(OBJECTIVE, label_smoothing=0.1, z_loss=0.01)
+    small = dataclasses.replace(objective, logits_mib=3 * 8 * 11 * 4 / 2**20 / (pieces - 0.5))
+    assert pieces_for(24, 11, small.logits_mib) == pieces
+    value, metrics, gradient = lost(objective, train=True, **model)
+    other, more, again = lost(small, train=True, **model)
+    assert other == pytest.approx(value, rel=1e-6)
+    assert [more[name] for name in metrics] == [pytest.approx(pair, rel=1e-6) for pair in metrics.values()]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), gradient, again)
+
+
+def test_a_vocabulary_of_50257_takes_two_fifths_of_the_memory_at_most():
+    h, target = jnp.zeros((4, 64, 16)), jnp.zeros((4, 64), jnp.int32)
+    table = jax.ShapeDtypeStruct((50_304, 16), jnp.float32)
+
+    def taken(pieces):
+        def loss(table, h):
+            return jnp.sum(cross_entropy(lambda rows: rows @ table.T, h, target, vocabulary=50_257, pieces=pieces).nll)
+
+        compiled = jax.jit(jax.grad(loss, (0, 1))).lower(table, h).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert taken(8) <= 0.4 * taken(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(dict(label_smoothing=1.0), "label_smoothing=1.0"), (dict(z_loss=-1.0), "z_loss=-1.0"), (dict(logits_mib=0.0), "logits_mib=0.0")],
+    ids=str,
+)
+def test_keys_that_cannot_be_are_refused(change, said):
+    with pytest.raises(UserError, match=said):
+        dataclasses.replace(OBJECTIVE, **change)
