@@ -1,5 +1,6 @@
 """The vocabulary that a recipe asks for: one that needs no text, or one made of the documents that are trained on."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -47,7 +48,7 @@ def fitted(tokenizer: str, vocabulary: int, files: str, documents: Documents, kn
     if tokenizer not in FITTED:
         return Vocabulary(kind=tokenizer)
     console = Console(stderr=True)
-    with console.status(f"making a vocabulary ({tokenizer})") if console.is_terminal else console:
+    with console.status(f"making a vocabulary ({tokenizer})") if console.is_terminal else contextlib.nullcontext():
         texts = _sample(documents)
         if tokenizer == "bpe":
             return Vocabulary(kind="bpe", merges=bpe.train(texts, vocabulary - 1))
