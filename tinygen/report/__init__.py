@@ -58,7 +58,9 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
 
 
 def grids(runs: Sequence[Run], links: Sequence[str | None], album: Album, number: dict[epath.Path, int]) -> list[dict[str, Any]]:
-    """[{name, steps, runs: [{run, steps, pictures}]}]: for every kind of picture, each run's through its steps."""
+    """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of picture, each run's through its steps, and what they
+    were asked to show.
+    """
     made = []
     for name in dict.fromkeys(name for run in runs for name in run.grids):
         shown = []
@@ -69,7 +71,8 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], album: Album, number
                 for path in held.values()
             ]
             if held:
-                shown.append(dict(run=index, steps=list(held), pictures=pictures))
+                asked = run.prompts if name == "samples" else []
+                shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=asked))
         if shown:
             made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
     return made
