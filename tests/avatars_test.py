@@ -219,6 +219,8 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path
 def test_an_unknown_style_and_too_few_faces_are_refused(tmp_path):
     with pytest.raises(UserError, match="unknown style 'mica': did you mean 'micah'"):
         avatars_builder.builder("mica", NUM, str(tmp_path))
+    with pytest.raises(UserError, match="unknown style ''; known: "):
+        avatars_builder.builder("")
     with pytest.raises(UserError, match="unknown style"):
         avatars.draw("mica", 0)
     with pytest.raises(UserError, match="two are needed"):

@@ -1,7 +1,6 @@
 """Latents as data: what is prepared, what a batch makes of it, and what is refused."""
 
 import dataclasses
-import itertools
 import json
 import shutil
 
@@ -9,9 +8,8 @@ import jax
 import numpy as np
 import patch_autoencoder
 import pytest
+from patch_autoencoder import read, source_of
 
-from tinygen import build
-from tinygen import config as schema
 from tinygen.data import latents
 from tinygen.data.base import check_batch
 from tinygen.data.provenance import Moments
@@ -29,14 +27,6 @@ def made(tmp_path_factory):
 def copy(made, tmp_path):
     """A copy of the folder, to be spoilt."""
     return shutil.copytree(made.folder, tmp_path / "copy")
-
-
-def source_of(folder, **changes):
-    return build.data_source(schema.base(data=dict(name="latents", path=str(folder), **changes)))
-
-
-def read(source, num, split="train", seed=0, **keywords):
-    return list(itertools.islice(source.batches(split, 16, seed, **keywords), num))
 
 
 def test_every_image_becomes_its_latent_with_its_label_in_the_same_order(made):

@@ -1,17 +1,16 @@
 """scripts/prepare_latents.py: what it writes, what it refuses before it encodes, and what it leaves behind."""
 
 import dataclasses
-import itertools
 import shutil
 
 import numpy as np
 import patch_autoencoder
 import prepare_latents
 import pytest
+from patch_autoencoder import source_of
 from PIL import Image
 
-from tinygen import autoencoders, build
-from tinygen import config as schema
+from tinygen import autoencoders
 from tinygen.data import latents
 from tinygen.errors import UserError
 
@@ -33,14 +32,6 @@ def prepare(made, monkeypatch):
 def copy(made, tmp_path):
     """A copy of the folder, to be spoilt."""
     return shutil.copytree(made.folder, tmp_path / "copy")
-
-
-def source_of(folder, **changes):
-    return build.data_source(schema.base(data=dict(name="latents", path=str(folder), **changes)))
-
-
-def read(source, num, split="train", seed=0, **keywords):
-    return list(itertools.islice(source.batches(split, 16, seed, **keywords), num))
 
 
 def test_captions_come_along(made, prepare, tmp_path):

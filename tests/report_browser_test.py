@@ -38,6 +38,7 @@ def write_run(folder, run):
     Image.fromarray(np.zeros((8, 50, 3), np.uint8)).save(folder / "samples/000040-edges.png")
     Image.fromarray(np.full((8, 60, 3), 200, np.uint8)).save(folder / "data.png")
     (folder / "data.json").write_text(json.dumps([{"label": "cat", "caption": EVIL}]))
+    (folder / "prompts.txt").write_text(f"a cat\n{EVIL}\n")
     event = {"time": "2026-11-28T01:40:00", "step": 0, "event": "start", "recipe": EVIL, "changed": {"train.steps": [3200, 40]}}
     (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
 
@@ -244,7 +245,8 @@ def test_what_files_say_is_shown_and_not_run(opened, pages):
     assert page.evaluate("window.hacked") is None
     assert page.locator(".facts").inner_text().count(EVIL) == 2  # the recipe, the data set's name
     assert page.locator("h4", has_text="window.hacked").inner_text() == EVIL
-    assert page.locator(".captions li").inner_text() == f"cat: {EVIL}"
+    assert page.locator("[aria-label^=Captions] li").all_inner_texts() == [f"cat: {EVIL}"]
+    assert page.locator("[aria-label^=Prompts] li").all_inner_texts() == ["a cat", EVIL]
 
 
 def test_every_control_and_picture_has_a_name(opened, pages):

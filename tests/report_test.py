@@ -243,10 +243,14 @@ def test_what_files_say_is_never_taken_for_html(made):
     write_lines(folder / "metrics.jsonl", [{"step": 1, EVIL: 1.0, "loss": 1}, {"step": 2, EVIL: 2.0, "loss": 1}])
     (folder / "data.json").write_text(json.dumps([{"caption": EVIL, "label": "\ud800"}]))
     write_picture(folder / "data.png")
+    (folder / "prompts.txt").write_bytes(f"{EVIL}\na b\xff".encode("latin-1"))
+    (folder / "samples").mkdir(exist_ok=True)
+    write_picture(folder / "samples/000001.png")
     text = written(folder)
     assert "<img src=x" not in text
     assert "<script>boom" not in text
     assert data_of(text)["examples"][0]["captions"] == [f"\ud800: {EVIL}"]
+    assert data_of(text)["grids"][0]["runs"][0]["captions"] == [EVIL, "a b\N{REPLACEMENT CHARACTER}"]
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_folders():

@@ -4,6 +4,7 @@ And the latents of 8x8 digits by it.
 """
 
 import hashlib
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,3 +71,13 @@ def make(place):
         patch.setattr(autoencoders, "load", load)
         assert prepare_latents.main([*words(place), f"--out={place / 'latents'}"]) == 0
     return SimpleNamespace(place=place, folder=place / "latents", images=build.data_source(schema.base(data=dict(name="digits8"))))
+
+
+def source_of(folder, **changes):
+    """The data source of prepared latents."""
+    return build.data_source(schema.base(data=dict(name="latents", path=str(folder), **changes)))
+
+
+def read(source, num, split="train", seed=0, **keywords):
+    """The first `num` batches of 16."""
+    return list(itertools.islice(source.batches(split, 16, seed, **keywords), num))

@@ -37,6 +37,7 @@ def builder(style: str = "micah", num: int = DEFAULT_NUM, data_dir: str | None =
 
     Raises UserError for a style that does not exist, or for fewer faces than two splits need.
     """
+    avatars.find_style(style)  # before its name is part of another
     return Avatars(config=f"{style}-{num}", data_dir=data_dir)
 
 

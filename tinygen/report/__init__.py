@@ -62,7 +62,8 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
 
 
 def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[epath.Path, dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{name, steps, runs: [{run, steps, pictures}]}]: for every kind of preview, each run's through its steps.
+    """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of preview, each run's through its steps, and what they
+    were asked to show.
 
     seen: what the page holds of each file, a `picture` or {"text": what it says}
     """
@@ -73,7 +74,8 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[epath.Pat
             held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in seen}
             pictures = [seen[path] | {"file": None if link is None else f"{link}samples/{quote(path.name)}"} for path in held.values()]
             if held:
-                shown.append(dict(run=index, steps=list(held), pictures=pictures))
+                asked = run.prompts if name == "samples" else []
+                shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=asked))
         if shown:
             made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
     return made

@@ -13,12 +13,18 @@ function captionOf(run, what, ...more) {
   return make("figcaption", {}, ...name, make("span", { textContent: what, className: name.length ? "quiet" : "" }), ...more);
 }
 
+// What the images of a grid are called, as a list, or nothing.
+function wordsOf(captions, ariaLabel) {
+  const items = captions.map((caption) => make("li", { textContent: caption }));
+  return items.length ? [make("ol", { className: "captions", tabIndex: 0, ariaLabel }, ...items)] : [];
+}
+
 // One run's picture or text at a step that others set: the nearest that it has, which it says where it is another.
 function sheetOf(grid, shown) {
   const image = make("img"), text = make("pre", { className: "text", tabIndex: 0 });
   const link = make("a", {});
   const said = make("span", { className: "quiet" });
-  const figure = make("figure", {}, captionOf(shown.run, grid.name, said), link);
+  const figure = make("figure", {}, captionOf(shown.run, grid.name, said), link, ...wordsOf(shown.captions, "Prompts, row by row"));
   figure.set = (step) => {
     const index = nearest(shown.steps, step), picture = shown.pictures[index];
     const called = `${grid.name} of ${report.runs[shown.run]} at step ${shown.steps[index]}`;
@@ -39,13 +45,7 @@ function sheetOf(grid, shown) {
 function realSheet(example) {
   const { captions, width, height } = example;
   const image = make("img", { src: blob(example), width, height, alt: "Training examples, as the model sees them" });
-  const figure = make("figure", {}, captionOf(example.run, "training data"), image);
-  if (captions.length) {
-    const list = make("ol", { className: "captions", tabIndex: 0, ariaLabel: "Captions, row by row" });
-    list.append(...captions.map((caption) => make("li", { textContent: caption })));
-    figure.append(list);
-  }
-  return figure;
+  return make("figure", {}, captionOf(example.run, "training data"), image, ...wordsOf(captions, "Captions, row by row"));
 }
 
 function albumOf(grid, first) {

@@ -33,6 +33,7 @@ class Run:
 
     settings: config.json, each leaf under its dotted name
     grids: {name: {step: PNG file, or text}}; the objective's samples are named "samples"
+    prompts: what the samples of every grid were asked to show, in its order
     examples: the labels and captions of data.png, in its order
     """
 
@@ -44,6 +45,7 @@ class Run:
     events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     grids: dict[str, dict[int, epath.Path]] = dataclasses.field(default_factory=dict)
+    prompts: list[str] = dataclasses.field(default_factory=list)
     examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     checkpoints: list[int] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
@@ -110,6 +112,7 @@ def read(path: str, name: str) -> Run:
     run.evaluations = list(_lines(run, "eval.jsonl"))
     run.events = _events(run) + run.events
     run.grids = _grids(run)
+    run.prompts = _prompts(run)
     run.examples = _examples(run)
     checkpoints = run.folder / "checkpoints"
     names = [each.name for each in checkpoints.iterdir()] if checkpoints.is_dir() else []
@@ -224,6 +227,15 @@ def _grids(run: Run) -> dict[str, dict[int, epath.Path]]:
     if others:
         run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png or <step>.txt: not shown here")
     return dict(sorted(grids.items(), key=lambda item: (item[0] != "samples", item[0])))
+
+
+def _prompts(run: Run) -> list[str]:
+    path = run.folder / "prompts.txt"
+    try:
+        return path.read_bytes().decode("utf-8", "replace").splitlines() if path.exists() else []
+    except OSError as error:
+        run.problems.append(f"prompts.txt cannot be read: {error.strerror}")
+        return []
 
 
 def _examples(run: Run) -> list[dict[str, Any]]:
