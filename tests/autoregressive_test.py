@@ -14,7 +14,10 @@ from tinygen.errors import UserError
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 
-OBJECTIVE = Autoregressive(vocabulary=11, token_bytes=(*range(1, 11), 0), label_smoothing=0.0, z_loss=0.0, logits_mib=64.0)
+OBJECTIVE = Autoregressive(
+    vocabulary=11, token_bytes=(*range(1, 11), 0), label_smoothing=0.0, z_loss=0.0, logits_mib=64.0, length=8, end=10, temperature=1.0,
+    top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, new_tokens=4,
+)  # fmt: skip
 RNG = np.random.default_rng(0)
 BATCH = dict(
     tokens=RNG.integers(0, 11, (3, 8)).astype(np.int32),

@@ -7,6 +7,7 @@ import pytest
 
 from tinygen import build, config, keys
 from tinygen.data.codec import Codec, Field
+from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 ROWS = [(section, name) for section, table in keys.TABLES.items() for name in table]
@@ -261,7 +262,9 @@ def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
 @pytest.mark.parametrize(("section", "name"), ROWS)
 def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(section, name):
     spec = {key: Field(shape=(2,), dtype="int32", high=1) for key in ("x", "y", "tokens")}
-    facts = {"known"} if section == "data" else {*Codec(kind="any", spec=spec).facts(), "precision"}
+    tokens = {key: Field(shape=(2,), dtype="int32", high=256) for key in ("tokens", "target", "segment")}
+    codecs = Codec(kind="any", spec=spec), Codec(kind="text", spec=tokens, vocabulary=Vocabulary(kind="bytes"))
+    facts = {"known"} if section == "data" else {"precision"}.union(*(codec.facts() for codec in codecs))
     facts |= {"attention", "needs_jvp", "remat", "scan", "rngs"} if section == "model" else set()
     keywords, parameters = set(keys.TABLES[section][name]), constructor_of(section, name)
     assert keywords <= parameters.keys()
