@@ -262,7 +262,7 @@ def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
 @pytest.mark.parametrize(("section", "name"), ROWS)
 def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(section, name):
     spec = {key: Field(shape=(2,), dtype="int32", high=1) for key in ("x", "y", "tokens")}
-    tokens = {key: Field(shape=(2,), dtype="int32", high=256) for key in ("tokens", "target", "segment")}
+    tokens = {key: Field(shape=(2,), dtype="int32", low=0, high=256) for key in ("tokens", "target", "segment")}
     codecs = Codec(kind="any", spec=spec), Codec(kind="text", spec=tokens, vocabulary=Vocabulary(kind="bytes"))
     facts = {"known"} if section == "data" else {"precision"}.union(*(codec.facts() for codec in codecs))
     facts |= {"attention", "needs_jvp", "remat", "scan", "rngs"} if section == "model" else set()
