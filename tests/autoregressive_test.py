@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from small_minigpt import made
+from small_minigpt import abstract, made
 
+from tinygen import hlo
 from tinygen.errors import UserError
+from tinygen.models.minigpt import MiniGPT
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
+from tinygen.sharding import Layout, make_mesh
 
 OBJECTIVE = Autoregressive(
     vocabulary=11, token_bytes=(*range(1, 11), 0), label_smoothing=0.0, z_loss=0.0, logits_mib=64.0, length=8, end=10, temperature=1.0,
@@ -84,13 +87,53 @@ def test_in_pieces_loss_and_gradient_are_the_same(pieces, model):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), gradient, again)
 
 
+MANY = {key: np.tile(array, (6, 1))[:16] for key, array in BATCH.items()}
+
+
+def spread(data, tensor, objective=OBJECTIVE, **model):
+    """(loss and gradient, FLOPs of a device, bytes that it sends) on a mesh."""
+    layout = Layout(make_mesh(dict(data=data, fsdp=1, tensor=tensor), jax.devices()[: data * tensor]), MiniGPT.SHARDING, 0)
+    graphdef, state = nnx.split(made(**model))
+    leaves = nnx.to_pure_dict(state)
+    places = layout.shardings(leaves)
+
+    def loss(leaves, batch):
+        state = jax.tree.unflatten(jax.tree.structure(abstract(**model)[1]), jax.tree.leaves(leaves))
+        return objective.loss(nnx.merge(graphdef, state), batch, jax.random.key(1), train=True)[0]
+
+    placed, batch = jax.device_put(leaves, places), layout.share(MANY)
+    with jax.set_mesh(layout.mesh):
+        program = jax.jit(jax.value_and_grad(loss), out_shardings=(None, places)).lower(placed, batch).compile()
+    does = hlo.read(program.as_text())
+    return program(placed, batch), does.flops, sum(each.bytes for each in does.collectives.values())
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize("model", [dict(width=32), dict(width=32, tied=False, kv_heads=2)], ids=str)
+def test_on_four_by_two_devices_loss_and_gradient_are_those_of_one_and_each_does_an_eighth(pieces, model):
+    objective = dataclasses.replace(OBJECTIVE, logits_mib=16 * 8 * 11 * 4 / 2**20 / (pieces - 0.5))
+    (loss, gradient), flops, _ = spread(1, 1, objective, **model)
+    for mesh in ((4, 2), (8, 1)):
+        (value, again), share, _ = spread(*mesh, objective, **model)
+        assert float(value) == pytest.approx(float(loss), rel=1e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradient, again)
+        assert share == flops / 8
+
+
+def test_a_loss_in_pieces_sends_no_more_than_a_whole_one():
+    pieces = dataclasses.replace(OBJECTIVE, logits_mib=16 * 11 * 4 / 2**20)
+    whole = spread(8, 1)[2]
+    assert whole > 0
+    assert spread(8, 1, pieces)[2] <= 1.01 * whole
+
+
 def test_a_vocabulary_of_50257_takes_two_fifths_of_the_memory_at_most():
     h, target = jnp.zeros((4, 64, 16)), jnp.zeros((4, 64), jnp.int32)
     table = jax.ShapeDtypeStruct((50_304, 16), jnp.float32)
 
     def taken(pieces):
         def loss(table, h):
-            return jnp.sum(cross_entropy(lambda rows: rows @ table.T, h, target, vocabulary=50_257, pieces=pieces).nll)
+            return jnp.sum(cross_entropy(lambda rows, table: rows @ table.T, table, h, target, vocabulary=50_257, pieces=pieces).nll)
 
         compiled = jax.jit(jax.grad(loss, (0, 1))).lower(table, h).compile()
         return compiled.memory_analysis().temp_size_in_bytes

@@ -53,6 +53,12 @@ def pin(x: jax.Array, *names: Any) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, spec)
 
 
+def batch_shards() -> int:
+    """The number of parts into which the devices split a batch; 1 without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape["data"] * mesh.shape["fsdp"]
+
+
 def xavier_uniform(key: jax.Array, fan_in: int, fan_out: int) -> jax.Array:
     """[fan_in, fan_out], uniform in ±√(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
     bound = math.sqrt(6.0 / (fan_in + fan_out))

@@ -130,13 +130,29 @@ class MiniGPT(nnx.Module):
             grown.append(kept)
         return self.norm(x), tuple(grown)
 
-    def unembed(self, h: jax.Array) -> jax.Array:
-        """Features [..., D] -> logits [..., V']."""
-        table = (self.head or self.tokens).embedding[...]
-        logits = product(h.reshape(-1, h.shape[-1]), table, ((1,), (1,)), precision=self.precision)
-        logits = logits.reshape(*h.shape[:-1], len(table))
-        if len(table) > self.vocabulary:
-            logits = jnp.where(jnp.arange(len(table)) < self.vocabulary, logits, LOWEST)
+    def table(self, batch: int) -> jax.Array:
+        """What features are compared with: [V', D]; where devices split the `batch` into N parts, [N, V', D], one for each.
+
+        These sum up the gradients of their own tables alone, and each other's once. Of a table that all have in common they would
+        after every piece in which a loss compares it.
+        """
+        table, parts = (self.head or self.tokens).embedding[...], layers.batch_shards()
+        if parts == 1 or batch % parts:
+            return table
+        return layers.pin(jnp.broadcast_to(table, (parts, *table.shape)), "batch", "tensor", None)
+
+    def unembed(self, h: jax.Array, table: jax.Array | None = None) -> jax.Array:
+        """Features [..., D] -> logits [..., V'].
+
+        table: [V', D], or [N, V', D] for h [N, ..., D]; None = the model's own
+        """
+        table = (self.head or self.tokens).embedding[...] if table is None else table
+        *lead, padded, D = table.shape
+        rows, own = h.reshape(*lead, -1, D), tuple(range(len(lead)))
+        last = (len(lead) + 1,)
+        logits = product(rows, table, (last, last), (own, own), precision=self.precision).reshape(*h.shape[:-1], padded)
+        if padded > self.vocabulary:
+            logits = jnp.where(jnp.arange(padded) < self.vocabulary, logits, LOWEST)
         return layers.pin(logits, "batch", *[None] * (h.ndim - 2), "tensor")
 
     def init_cache(self, batch: int) -> tuple[Cache, ...]:

@@ -49,7 +49,8 @@ class Autoregressive(Generating):
         segment, target = batch["segment"], batch["target"]
         h, _ = model.features(batch["tokens"], segment=segment, rngs=nnx.Rngs(dropout=key) if train else None)
         pieces = pieces_for(math.prod(target.shape), self.vocabulary, self.logits_mib)
-        found = cross_entropy(model.unembed, h, target, vocabulary=self.vocabulary, pieces=min(pieces, target.shape[1]))
+        table, pieces = model.table(len(target)), min(pieces, target.shape[1])
+        found = cross_entropy(model.unembed, table, h, target, vocabulary=self.vocabulary, pieces=pieces)
         smooth, z_loss = (self.label_smoothing, self.z_loss) if train else (0.0, 0.0)
         error = (1 - smooth) * found.nll + smooth * found.uniform + z_loss * jnp.square(found.normaliser)
         valid = batch.get("weight", jnp.ones(len(target)))[:, None] * (segment > 0)

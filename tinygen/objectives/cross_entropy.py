@@ -21,30 +21,31 @@ class Terms(NamedTuple):
 
 
 def cross_entropy(
-    unembed: Callable[[jax.Array], jax.Array], h: jax.Array, target: jax.Array, *, vocabulary: int, pieces: int
+    unembed: Callable[[jax.Array, jax.Array], jax.Array], table: jax.Array, h: jax.Array, target: jax.Array, *, vocabulary: int,
+    pieces: int,
 ) -> Terms:  # fmt: skip
-    """The terms of softmax(unembed(h)) at target: h [B, L, D], target int32 [B, L].
+    """The terms of softmax(unembed(h, table)) at target: h [B, L, D], target int32 [B, L].
 
-    The rows are taken in `pieces` of equal length, one after another, each computed again in the backward pass: then at most
-    [B, ⌈L / pieces⌉, V'] logits stand at once. (Cutting the length and not the batch leaves each device its rows.)
+    The rows are taken in `pieces` of equal length, one after another, each of several computed again in the backward pass: then at
+    most [B, ⌈L / pieces⌉, V'] logits stand at once. (Cutting the length and not the batch leaves each device its rows.)
 
-    unembed: [B, l, D] -> logits [B, l, V'], V' >= vocabulary, those past the vocabulary so low that they have no probability
+    unembed: (h [..., D], table) -> logits [..., V'], V' >= vocabulary, those past the vocabulary so low that they have no probability
+    table: [V', D]; or [N, V', D], one for each N-th of the batch: then h is [N, B / N, L, D] where it is compared with them
     """
-    if pieces == 1:
-        return terms(unembed(h), target, vocabulary)
     B, L, _ = h.shape
-    size = -(-L // pieces)
+    size, lead = -(-L // pieces), table.shape[:-2]
 
-    def split(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [pieces, B, size, ...], zeros at the end
+    def split(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [pieces, N, B / N, size, ...], zeros at the end
         padded = jnp.pad(x, [(0, 0), (0, pieces * size - L), *[(0, 0)] * (x.ndim - 2)])
-        return jnp.moveaxis(padded.reshape(B, pieces, size, *x.shape[2:]), 1, 0)
+        cut = padded.reshape(*lead, -1, pieces, size, *x.shape[2:])
+        return jnp.moveaxis(cut, len(lead) + 1, 0)
 
-    @jax.checkpoint
     def piece(rows: jax.Array, wanted: jax.Array) -> Terms:
-        return terms(unembed(rows), wanted, vocabulary)
+        return terms(unembed(rows, table), wanted, vocabulary)
 
-    found = jax.lax.scan(lambda _, part: (None, piece(*part)), None, (split(h), split(target)))[1]
-    return Terms(*(jnp.moveaxis(each, 0, 1).reshape(B, -1)[:, :L] for each in found))
+    each = jax.checkpoint(piece) if pieces > 1 else piece
+    found = jax.lax.scan(lambda _, part: (None, each(*part)), None, (split(h), split(target)))[1]
+    return Terms(*(jnp.moveaxis(term, 0, len(lead) + 1).reshape(B, -1)[:, :L] for term in found))
 
 
 def terms(logits: jax.Array, target: jax.Array, vocabulary: int) -> Terms:

@@ -1,0 +1,97 @@
+"""The other side of `bench_gpt.py step --peer`: a training step of GPT-2's network in PyTorch, on the CPU.
+
+It runs under an interpreter that has torch, and speaks as `bench_peer.py` does. Pre-norm blocks, learned positions, GELU, PyTorch's
+own attention, the output layer tied to the embedding; AdamW, the global norm clipped at 1. `--mode` as there.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIZES = ("width", "depth", "heads", "hidden", "vocabulary", "length", "batch_size")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The peer of bench_gpt.py, which starts it.")
+    parser.add_argument("--mode", choices=("eager", "bf16", "compile", "compile_bf16"), required=True)
+    for name in SIZES:
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options = parser.parse_args()
+    lines = os.fdopen(os.dup(1), "w", buffering=1)  # standard output is for the protocol alone
+    os.dup2(2, 1)  # what libraries print goes to standard error
+    try:
+        step, facts = training(options)
+    except ImportError as error:
+        print(json.dumps({"error": f"{sys.executable}: {error}"}), file=lines)
+        return 1
+    print(json.dumps({"ready": facts}), file=lines)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        step()
+        print(json.dumps({"seconds": time.perf_counter() - start}), file=lines)
+    return 0
+
+
+def training(options: argparse.Namespace) -> tuple[Callable[[], float], dict[str, Any]]:
+    """(a step, what is worth knowing of the peer)"""
+    # By name: it is installed for another interpreter than this project's, whose type checker never sees it.
+    torch = importlib.import_module("torch")
+    torch.manual_seed(0)
+    model = network(torch, options)
+    forward = torch.compile(model) if options.mode.startswith("compile") else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    window = torch.randint(0, options.vocabulary, (options.batch_size, options.length + 1))
+
+    def step() -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.mode.endswith("bf16")):
+            logits = forward(window[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(loss)
+
+    weights = sum(weight.numel() for weight in model.parameters())
+    return step, {"parameters": weights, "threads": torch.get_num_threads(), "versions": {"torch": torch.__version__}}
+
+
+def network(torch: Any, options: argparse.Namespace) -> Any:
+    """Tokens [B, T] -> logits [B, T, V]."""
+    nn, width = torch.nn, options.width
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.feed_forward = nn.Sequential(nn.Linear(width, options.hidden), nn.GELU(), nn.Linear(options.hidden, width))
+
+        def forward(self, x: Any) -> Any:
+            B, T, _ = x.shape
+            q, k, v = self.inward(self.attention_norm(x)).view(B, T, 3, options.heads, -1).permute(2, 0, 3, 1, 4)
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.outward(mixed.transpose(1, 2).reshape(B, T, width))
+            return x + self.feed_forward(self.feed_forward_norm(x))
+
+    class GPT(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(options.vocabulary, width), nn.Embedding(options.length, width)
+            self.blocks = nn.Sequential(*(Block() for _ in range(options.depth)))
+            self.norm = nn.LayerNorm(width)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+            return nn.functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
+
+    return GPT()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Text by a cache of keys and values, beside a full forward pass for every token."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from benchmarks import gpt_step, ours, turns
+from tinygen import build
+from tinygen import config as schema
+from tinygen.rng import example_keys, stream
+from tinygen.state import graph_of, merge, split
+
+
+def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rounds: int) -> str:
+    """A table: `num` texts at once, the most likely tokens of random weights until the window is full, by both.
+
+    The full pass is over a window of fixed length, compiled once, whose end is padding; its loop is jitted too.
+    """
+    config = schema.change(ours.changed(schema.load(recipe), settings), dict(precision="float32", objective=dict(temperature=0.0)))
+    length = config.data.length
+    config = schema.change(config, dict(objective=dict(new_tokens=length)))
+    parts = build.parts(config, gpt_step.codec_of(vocabulary, length))
+    graphdef, objective = graph_of(parts.create), parts.objective
+    params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
+    # Every block is the identity at first: noise makes of it a model whose tokens depend on all before them.
+    noise = iter(jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))))
+    params = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(next(noise), leaf.shape, leaf.dtype), params)
+    keys = example_keys(stream(config.seed, "sample"), 0, num)
+
+    @jax.jit
+    def cached(params: Any) -> jax.Array:
+        return objective.sample(merge(graphdef, params, buffers), keys)
+
+    @jax.jit
+    def full(params: Any) -> jax.Array:
+        model = merge(graphdef, params, buffers)
+
+        def draw(index: jax.Array, window: jax.Array) -> jax.Array:
+            h = model.features(window)[0]
+            token = jnp.argmax(model.unembed(jax.lax.dynamic_slice_in_dim(h, index, 1, 1))[:, 0, :vocabulary], -1).astype(jnp.int32)
+            ended = (window[:, index] == objective.end) & (index > 0)
+            token = jnp.where(ended, objective.end, token)
+            return jax.lax.dynamic_update_index_in_dim(window, token, index + 1, 1)
+
+        window = jnp.full((num, length + 1), objective.end, jnp.int32)
+        return jax.lax.fori_loop(0, length, draw, window)[:, 1:]
+
+    by_cache, by_passes = cached(params), full(params)
+    same = float(jnp.mean(by_cache == by_passes))
+    distinct = len(set(by_cache.ravel().tolist()))
+    contestants = [turns.timed(lambda each=each: jax.block_until_ready(each(params))) for each in (cached, full)]
+    seconds = turns.take(contestants, rounds)
+    lines = [f"{num} text(s) of {length} tokens ({distinct} different ones), float32, greedy; medians of {rounds} rounds"]
+    for name, own in zip(("with a cache", "full passes"), seconds, strict=True):
+        middle = statistics.median(own)
+        lines.append(f"{name:<14} {1000 * middle:10.1f} ms {num * length / middle:10,.0f} tokens/s")
+    lines.append(f"the cache is {turns.ratio(seconds[0], seconds[1]):.1f}x as fast; {same:.2%} of the tokens are the same")
+    return "\n".join(lines)

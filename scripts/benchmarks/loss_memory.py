@@ -1,0 +1,44 @@
+"""What the loss of a large vocabulary takes up: its logits whole, and in pieces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import gpt_step, ours
+from tinygen import config as schema
+from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
+
+WHOLE = float(2**20)  # MiB of logits that may stand at once: all
+
+
+def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: int) -> str:
+    """A table, of XLA's plans: temporary memory of the loss and its gradient alone, and of the recipe's training step."""
+    config = schema.change(ours.changed(schema.load(recipe), settings), dict(batch_size=batch_size, mesh=dict(data=1, fsdp=1, tensor=1)))
+    length, width, own = config.data.length, config.model.width, config.objective.logits_mib
+    codec = gpt_step.codec_of(vocabulary, length)
+
+    def alone(mib: float) -> int:
+        pieces = min(pieces_for(batch_size * length, vocabulary, mib), length)
+
+        def loss(h: jax.Array, table: jax.Array, target: jax.Array) -> jax.Array:
+            return jnp.mean(cross_entropy(lambda rows, table: rows @ table.T, table, h, target, vocabulary=vocabulary, pieces=pieces).nll)
+
+        shapes: list[Any] = [(batch_size, length, width), (vocabulary, width), (batch_size, length)]
+        arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, ("float32", "float32", "int32"), strict=True)]
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+    def step(mib: float) -> int:
+        made = ours.step_of(schema.change(config, dict(objective=dict(logits_mib=mib))), codec)
+        with jax.set_mesh(made.parts.layout.mesh):
+            return made.jitted.lower(made.abstract, made.batch).compile().memory_analysis().temp_size_in_bytes
+
+    lines = [
+        f"{batch_size} windows of {length} tokens, of {vocabulary:,}: temporary memory, MiB",
+        f"{'':<14}    whole  {own:g} MiB a piece",
+    ]
+    for name, taken in {"the loss alone": alone, "a whole step": step}.items():
+        whole, pieces = taken(WHOLE) / 2**20, taken(own) / 2**20
+        lines.append(f"{name:<14} {whole:8,.0f} {pieces:10,.0f}  {pieces / whole:.0%}")
+    return "\n".join(lines)

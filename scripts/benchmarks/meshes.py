@@ -1,0 +1,51 @@
+"""One recipe's training step on several meshes and with several batches: what a device does, holds and sends, and how long a step takes."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from benchmarks import gpt_step, ours
+from tinygen import config as schema
+from tinygen import footprint
+from tinygen.data.codec import Codec
+
+
+def measure(
+    recipe: str, settings: Sequence[str], vocabulary: int, meshes: Sequence[tuple[int, int]], batch_sizes: Sequence[int], steps: int
+) -> str:
+    """A table. meshes: (data, tensor); steps: of each that are timed, one layout after the other: several do not fit side by side."""
+    config = ours.changed(schema.load(recipe), settings)
+    codec = gpt_step.codec_of(vocabulary, config.data.length)
+    lines = [
+        f"windows of {config.data.length} tokens, of {vocabulary:,}; {jax.device_count()} x {jax.devices()[0].device_kind}",
+        "batch  mesh  GFLOPs a device  state MiB  temporary MiB  sent MiB a step" + "   ms a step   tokens/s" * (steps > 0),
+    ]
+    for size in batch_sizes:
+        for data, tensor in meshes:
+            step = ours.step_of(schema.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor))), codec)
+            compiled = footprint.compiled_step(step.jitted, step.parts.layout, step.abstract, step.batch)
+            taken = footprint.measure(compiled, step.parts.layout, step.abstract)
+            state, temporary = sum(taken.held.values()) / 2**20, taken.step.get("temporary", 0) / 2**20
+            sent = sum(traffic.bytes for traffic in taken.program.collectives.values()) / 2**20
+            line = f"{size:5d}  {data}x{tensor:<3} {taken.program.flops / 1e9:15,.1f} {state:10,.1f} {temporary:14,.0f} {sent:16,.1f}"
+            if steps:
+                middle = statistics.median(seconds(step, compiled, codec, size, steps))
+                line += f" {1000 * middle:11,.1f} {size * config.data.length / middle:10,.0f}"
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def seconds(step: ours.Step, compiled: Any, codec: Codec, size: int, steps: int) -> list[float]:
+    """Of each step but the first, which touches its memory."""
+    with jax.set_mesh(step.parts.layout.mesh):
+        state = step.create()
+    batch = step.parts.layout.share(ours.noise(codec, size))
+    taken = []
+    for _ in range(steps + 1):
+        start = time.perf_counter()
+        state = jax.block_until_ready(compiled(state, batch)[0])
+        taken.append(time.perf_counter() - start)
+    return taken[1:]
