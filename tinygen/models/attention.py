@@ -28,6 +28,7 @@ METHODS = ("auto", "plain", "blockwise", "cudnn")
 LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
 BLOCK = 256  # keys that blockwise takes at once
 BANDS = 4  # of queries, taken one after another: a quarter is held at a time, and a causal mask saves 3/8 of the work
+SMALLEST_BAND = 64  # queries of a band of plain, which has bands where the mask is causal
 HEADS = ((0, 1), (0, 1))  # the dimensions that all products here have in common
 LOWEST = -1e30  # the score of a key that is not seen: finite, since the difference of two infinities is NaN
 
@@ -190,15 +191,23 @@ def last_seen(L: int, S: int, causal: bool) -> np.ndarray:
 def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
     """q [B, N, L, K], already scaled; k and v [B, N, S, K] -> [B, N, L, K]."""
     L, S = q.shape[2], k.shape[2]
-    scores = wide(product(q, k, ((3,), (3,)), HEADS, precision=precision))  # [B, N, L, S]
-    if not causal and segments is None:
-        weights = jax.nn.softmax(scores, -1)
-    else:
-        visible = seen(last_seen(L, S, causal), np.arange(S), segments)
-        weights = jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
-    # The weights are divided, and not the values after the product, which would be less work: their gradient is the difference of
-    # two things that values in common make large, and from one and the same rounded product their errors cancel.
-    return product(weights, v, ((3,), (2,)), HEADS, precision=precision)
+    last = last_seen(L, S, causal)
+    height = max(SMALLEST_BAND, -(-L // BANDS)) if causal else L
+
+    def band(start: int, stop: int) -> jax.Array:
+        reach = int(last[stop - 1]) + 1  # no later key is seen
+        scores = wide(product(q[:, :, start:stop], k[:, :, :reach], ((3,), (3,)), HEADS, precision=precision))  # [B, N, band, reach]
+        if not causal and segments is None:
+            weights = jax.nn.softmax(scores, -1)
+        else:
+            own = None if segments is None else (segments[0][:, start:stop], segments[1][:, :reach])
+            visible = seen(last[start:stop], np.arange(reach), own)
+            weights = jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
+        # The weights are divided, and not the values after the product, which would be less work: their gradient is the difference of
+        # two things that values in common make large, and from one and the same rounded product their errors cancel.
+        return product(weights, v[:, :, :reach], ((3,), (2,)), HEADS, precision=precision)
+
+    return jnp.concatenate([band(start, min(start + height, L)) for start in range(0, L, height)], 2)
 
 
 def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
