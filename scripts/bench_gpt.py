@@ -9,8 +9,8 @@
 torch; it runs `bench_gpt_peer.py`); `decoding` times texts with a cache of keys and values beside a full pass for every token.
 Contestants take turns, in an order that turns round every time, and what is compared is the median of the rounds' ratios.
 `meshes` is the profile of the miniGPT tutorial: batches of 64 and 256, eight devices that split the batch alone or the batch and
-the model. Where there are not as many devices, the processor pretends to be: what a device computes, holds and sends is
-then what it would be on real ones, and only the times are not. All work on random tokens.
+the model. On a CPU (JAX_PLATFORMS=cpu) the processor pretends to be as many devices: what each computes, holds and sends
+is then what it would be on real ones, and only the times are not. All work on random tokens.
 """
 
 import argparse

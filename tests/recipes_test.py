@@ -3,6 +3,7 @@ from pathlib import Path
 
 import prepare_latents
 import pytest
+from benchmarks import gpt_step
 from flax import nnx
 
 from tinygen import build, checkpoint, train
@@ -33,8 +34,14 @@ def smoke(recipe):
 
 
 def parameters(recipe, config):
-    """The number of parameters of a recipe's model, none of which is made, on data like those of its smoke variant."""
-    parts = build.parts(config, build.data_source(smoke(recipe)).codec)
+    """The number of parameters of a recipe's model, none of which is made, on data like those of its smoke variant; of text on tokens
+    like its own, of whose number the size depends.
+    """
+    if config.model.name == "minigpt":
+        codec = gpt_step.codec_of(50_257 if config.data.tokenizer == "gpt2" else config.data.vocabulary, config.data.length)
+    else:
+        codec = build.data_source(smoke(recipe)).codec
+    parts = build.parts(config, codec)
     return checkpoint.count(nnx.eval_shape(lambda: split(parts.create(nnx.Rngs(0)))[1]))
 
 
@@ -55,7 +62,9 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
     assert (first["step"], last["step"]) == (1, 2)
     assert first["loss"] != last["loss"]
     assert {"eval_loss", "eval_ema_loss"} <= last.keys()
-    assert sorted(path.name[:6] for path in (tmp_path / "run" / "samples").glob("*.png")) == ["000001", "000002"]
+    kind = "txt" if config.model.name == "minigpt" else "png"
+    shown = sorted(path.name[:6] for path in (tmp_path / "run" / "samples").glob(f"*[0-9].{kind}"))
+    assert shown == ["000001", "000002"]
     assert checkpoint.find(tmp_path / "run").step == 2
 
 

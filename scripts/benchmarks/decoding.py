@@ -28,7 +28,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
     # Every block is the identity at first: noise makes of it a model whose tokens depend on all before them.
     noise = iter(jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))))
-    params = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(next(noise), leaf.shape, leaf.dtype), params)
+    params = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(next(noise), leaf.shape, leaf.dtype), params)
     keys = example_keys(stream(config.seed, "sample"), 0, num)
 
     @jax.jit

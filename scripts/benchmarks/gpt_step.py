@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import ours, peer, turns
 from tinygen import config as schema
 from tinygen.config import Config
@@ -29,7 +27,7 @@ def codec_of(vocabulary: int, length: int) -> Codec:
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, python: str, modes: Sequence[str], patience: float) -> str:
-    """A table. Ours are the recipe's model as it is and as the peer has it, each in float32 and in what the machine is best at.
+    """A table. Ours are the recipe's model as it is and as the peer has it, each in three precisions.
 
     python: an interpreter that has torch, for the peer; "" = none
     """
@@ -43,28 +41,29 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, 
         for name, each in variants.items()
         for precision in ("float32", "bfloat16", "bfloat16_activations")
     }
-    works = {name: ours.training_step(each, codec) for name, each in contestants.items()}
-    for own in works.values():
-        own.run()  # the first one touches its memory
     with contextlib.ExitStack() as stack:
-        racing: dict[str, turns.Turn] = {name: turns.timed(own.run) for name, own in works.items()}
-        parameters = {name: own.parameters for name, own in works.items()}
-        for mode in modes if python else ():
+        opponents = {}
+        for mode in modes if python else ():  # first: what they lack is known before ours is compiled
             opponent = stack.enter_context(
                 peer.started(python, mode, peer_options(plain, vocabulary), patience, worker=WORKER, needs="torch")
             )
             if not opponent.prepare():
                 raise UserError(f"{opponent.name} takes longer than {patience:.0f} s a step (--peer_patience)")
-            racing[opponent.name], parameters[opponent.name] = opponent.turn, (opponent.facts or {})["parameters"]
+            opponents[opponent.name] = opponent
+        works = {name: ours.training_step(each, codec) for name, each in contestants.items()}
+        for own in works.values():
+            own.run()  # the first one touches its memory
+        racing = {name: turns.timed(own.run) for name, own in works.items()} | {name: each.turn for name, each in opponents.items()}
+        parameters = {name: own.parameters for name, own in works.items()}
+        parameters |= {name: (each.facts or {})["parameters"] for name, each in opponents.items()}
         seconds = dict(zip(racing, turns.take(list(racing.values()), rounds), strict=True))
-    peers = [name for name in racing if name not in works]
     wide = max(map(len, racing))
     lines = [
         f"batch {config.batch_size} of {config.data.length} tokens, of {vocabulary:,}; medians of {rounds} rounds",
-        f"{'':<{wide}}  parameters   ms a step   tokens/s" + "".join(f"  to {name}" for name in peers),
+        f"{'':<{wide}}  parameters   ms a step   tokens/s" + "".join(f"  to {name}" for name in opponents),
     ]
     for name, own in seconds.items():
-        beside = "".join(f"  {turns.ratio(own, seconds[other]):{len(other) + 2}.2f}x" for other in peers)
+        beside = "".join(f"  {turns.ratio(own, seconds[other]):{len(other) + 2}.2f}x" for other in opponents)
         middle = statistics.median(own)
         lines.append(f"{name:<{wide}}  {parameters[name]:>10,} {1000 * middle:11.1f} {tokens / middle:10,.0f}{beside}")
     return "\n".join(lines)
@@ -73,5 +72,10 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, 
 def peer_options(config: Config, vocabulary: int) -> dict[str, Any]:
     """What `bench_gpt_peer.py` is told."""
     sizes = {name: config.model[name] for name in ("width", "depth", "heads")}
-    hidden = int(np.ceil(config.model.mlp_ratio * config.model.width / config.model.mlp_multiple) * config.model.mlp_multiple)
-    return dict(**sizes, hidden=hidden, vocabulary=vocabulary, length=config.data.length, batch_size=config.batch_size)
+    return dict(
+        **sizes,
+        hidden=round(config.model.mlp_ratio * config.model.width),
+        vocabulary=vocabulary,
+        length=config.data.length,
+        batch_size=config.batch_size,
+    )

@@ -21,7 +21,7 @@ def measure(
     codec = gpt_step.codec_of(vocabulary, config.data.length)
     lines = [
         f"windows of {config.data.length} tokens, of {vocabulary:,}; {jax.device_count()} x {jax.devices()[0].device_kind}",
-        "batch  mesh  GFLOPs a device  state MiB  temporary MiB  sent MiB a step" + "   ms a step   tokens/s" * (steps > 0),
+        "batch  mesh  MFLOPs a device  state MiB  temporary MiB  sent MiB a step" + "   ms a step   tokens/s" * (steps > 0),
     ]
     for size in batch_sizes:
         for data, tensor in meshes:
@@ -30,7 +30,7 @@ def measure(
             taken = footprint.measure(compiled, step.parts.layout, step.abstract)
             state, temporary = sum(taken.held.values()) / 2**20, taken.step.get("temporary", 0) / 2**20
             sent = sum(traffic.bytes for traffic in taken.program.collectives.values()) / 2**20
-            line = f"{size:5d}  {data}x{tensor:<3} {taken.program.flops / 1e9:15,.1f} {state:10,.1f} {temporary:14,.0f} {sent:16,.1f}"
+            line = f"{size:5d}  {data}x{tensor:<3} {taken.program.flops / 1e6:15,.0f} {state:10,.1f} {temporary:14,.0f} {sent:16,.1f}"
             if steps:
                 middle = statistics.median(seconds(step, compiled, codec, size, steps))
                 line += f" {1000 * middle:11,.1f} {size * config.data.length / middle:10,.0f}"
