@@ -15,7 +15,7 @@ WHOLE = float(2**20)  # MiB of logits that may stand at once: all
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: int) -> str:
     """A table, of XLA's plans: temporary memory of the loss and its gradient alone, and of the recipe's training step."""
-    config = schema.change(ours.changed(schema.load(recipe), settings), dict(batch_size=batch_size, mesh=dict(data=1, fsdp=1, tensor=1)))
+    config = schema.change(ours.changed(schema.load(recipe), settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
     length, width, own = config.data.length, config.model.width, config.objective.logits_mib
     codec = gpt_step.codec_of(vocabulary, length)
 
@@ -35,7 +35,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: i
             return made.jitted.lower(made.abstract, made.batch).compile().memory_analysis().temp_size_in_bytes
 
     lines = [
-        f"{batch_size} windows of {length} tokens, of {vocabulary:,}: temporary memory, MiB",
+        f"{batch_size} windows of {length} tokens, of {vocabulary:,}: temporary memory of a device, MiB",
         f"{'':<14}    whole  {own:g} MiB a piece",
     ]
     for name, taken in {"the loss alone": alone, "a whole step": step}.items():
