@@ -11,6 +11,7 @@ import pytest
 from tinygen import cli, evaluate, media, train
 from tinygen import config as schema
 from tinygen.data.vocabulary import Vocabulary
+from tinygen.errors import UserError
 from tinygen.writing import Growing, printable
 
 BYTES = Vocabulary(kind="bytes")
@@ -67,7 +68,7 @@ def test_a_lone_text_comes_with_its_prompt_and_is_what_the_file_holds(write, run
     assert written.told["samples"] == [{"file": "00000.txt", "prompt": "to be "}]
     expected = {"checkpoint": str(run.workdir), "num": 1, "seed": 3, "temperature": 1.0, "top_k": 0, "new_tokens": 6}
     assert {name: written.told[name] for name in expected} == expected
-    assert "1 samples of step 2" in written.err
+    assert "1 sample of step 2" in written.err
 
 
 def test_a_text_does_not_depend_on_how_many_there_are_nor_on_the_batch(write):
@@ -145,6 +146,12 @@ def test_the_report_shows_texts_through_time(run, tmp_path):
     assert list(shown) == ["samples", "continuations"]
     assert shown["continuations"]["pictures"][-1]["text"] == (run.workdir / "samples/000002-continuations.txt").read_text("utf-8")
     assert shown["samples"]["pictures"][-1]["file"].endswith("samples/000002.txt")
+
+
+def test_another_tokenizer_under_a_checkpoint_is_refused_by_its_name(run):
+    other = schema.change(run.config, dict(data=dict(tokenizer="characters"), train=dict(steps=4)))
+    with pytest.raises(UserError, match=r"the data have changed since this run began \(data.tokenizer: bytes -> characters\)"):
+        train.main(other, str(run.workdir))
 
 
 def test_perplexity_is_that_of_the_mean_loss_wherever_means_are_made(run, tmp_path, capfd):

@@ -90,7 +90,7 @@ def main(
     if processes.leads():
         _clear(folder)
         write(folder, x, cond, words, parts, provenance)
-        print(f"{num} samples of step {saved.step} in {folder}", file=sys.stderr if text else sys.stdout)
+        print(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", file=sys.stderr if text else sys.stdout)
     return 0
 
 

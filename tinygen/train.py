@@ -49,7 +49,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
         stop.idle = processes.count() == 1  # of several processes none may go alone
         if processes.leads():
             recover(folder)
-        check_same_data(folder, source.fingerprint)
+        check_same_data(folder, config, source.fingerprint)
         config = rundir.claim_together(folder, config)
         run(config, folder, source, parts, stop, origin=origin)
         return stop.status if stop.early else 0
@@ -231,15 +231,17 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
     rundir.write_whole(workdir / "data.json", json.dumps(rows, indent=1) + "\n")
 
 
-def check_same_data(workdir: epath.Path, fingerprint: str) -> None:
+def check_same_data(workdir: epath.Path, config: Config, fingerprint: str) -> None:
     """Raises UserError where a run that has saved a checkpoint began on other data."""
     if not checkpoint.saved_steps(workdir):
         return
     manifest = checkpoint.newest_item(workdir, "manifest")
     before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
     if before != fingerprint:
+        stored = schema.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+        keys = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(stored, config).items() if key.startswith("data.")]
         raise UserError(
-            f"{workdir}: the data have changed since this run began ({before} -> {fingerprint}).\n"
+            f"{workdir}: the data have changed since this run began ({'; '.join(keys) or f'{before} -> {fingerprint}'}).\n"
             "Put them back as they were, or give another --workdir."
         )
 
