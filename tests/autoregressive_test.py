@@ -12,6 +12,7 @@ from small_minigpt import abstract, made
 
 from tinygen import hlo
 from tinygen.errors import UserError
+from tinygen.flops import flops, products
 from tinygen.models.minigpt import MiniGPT
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
@@ -125,6 +126,18 @@ def test_a_loss_in_pieces_sends_no_more_than_a_whole_one():
     whole = spread(8, 1)[2]
     assert whole > 0
     assert spread(8, 1, pieces)[2] <= 1.01 * whole
+
+
+def test_pieces_that_do_not_divide_the_length_compute_no_more_than_those_that_do():
+    def work(pieces):
+        h, target, table = jnp.zeros((2, 16, 4)), jnp.zeros((2, 16), jnp.int32), jnp.zeros((8, 4))
+
+        def loss(h):
+            return cross_entropy(lambda rows, table: rows @ table.T, table, h, target, vocabulary=8, pieces=pieces).nll
+
+        return flops(products(loss, h))
+
+    assert work(1) == work(4) == work(9) == work(11)
 
 
 def test_a_vocabulary_of_50257_takes_two_fifths_of_the_memory_at_most():

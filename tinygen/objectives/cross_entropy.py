@@ -26,7 +26,7 @@ def cross_entropy(
 ) -> Terms:  # fmt: skip
     """The terms of softmax(unembed(h, table)) at target: h [B, L, D], target int32 [B, L].
 
-    The rows are taken in `pieces` of equal length, one after another, each of several computed again in the backward pass: then at
+    The rows are taken in at most `pieces` of equal length, one after another, each of several computed again in the backward pass: then at
     most [B, ⌈L / pieces⌉, V'] logits stand at once. (Cutting the length and not the batch leaves each device its rows.)
 
     unembed: (h [..., D], table) -> logits [..., V'], V' >= vocabulary, those past the vocabulary so low that they have no probability
@@ -34,6 +34,7 @@ def cross_entropy(
     """
     B, L, _ = h.shape
     size, lead = -(-L // pieces), table.shape[:-2]
+    pieces = -(-L // size)  # of 8 rows 5 pieces have 2 each, and then 4 are enough
 
     def split(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [pieces, N, B / N, size, ...], zeros at the end
         padded = jnp.pad(x, [(0, 0), (0, pieces * size - L), *[(0, 0)] * (x.ndim - 2)])

@@ -82,6 +82,7 @@ def card(index: int, run: Run, now: float) -> str:
         ("loss, mean of the last 5 %", _figure(run.recent("loss"))),
         ("held out, averaged weights", _figure(run.last("eval_ema_loss"))),
         ("held out, raw weights", _figure(run.last("eval_loss"))),
+        ("bits a byte, averaged weights", _figure(run.last("eval_ema_bits_per_byte"))),
         ("steps/s", _figure(rate)),
         ("examples/s", f"{rate * batch:,.0f}" if rate is not None and isinstance(batch, int) else ""),
     ]
