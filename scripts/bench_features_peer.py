@@ -1,15 +1,15 @@
 """The other side of `bench_features.py --peer`: pytorch-fid's InceptionV3 on the CPU, with the weights that it begins with.
 
-It runs under an interpreter that has torch, torchvision and pytorch-fid, and speaks the lines of `bench_peer.py`.
+It runs under an interpreter that has torch, torchvision and pytorch-fid, and speaks the lines of `benchmarks.worker`.
 """
 
 import argparse
 import importlib
-import json
-import os
 import sys
-import time
+from collections.abc import Callable
 from typing import Any
+
+from benchmarks.worker import serve
 
 
 def main() -> int:
@@ -18,27 +18,25 @@ def main() -> int:
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--images", type=int, required=True)
     options = parser.parse_args()
-    lines = os.fdopen(os.dup(1), "w", buffering=1)  # standard output is for the protocol alone
-    os.dup2(2, 1)
-    try:
-        # By name: they are installed for another interpreter than this project's, whose type checker never sees them.
-        modules: list[Any] = [importlib.import_module(name) for name in ("torch", "pytorch_fid.inception")]
-    except ImportError as error:
-        print(json.dumps({"error": f"{sys.executable}: {error}"}), file=lines)
-        return 1
-    torch, inception = modules
-    blank = inception._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()
-    inception.load_state_dict_from_url = lambda *_, **__: blank  # it knows no other way of being given weights
-    network = inception.InceptionV3([3], resize_input=False, normalize_input=False).eval()
+    return serve(lambda: inception(options))
+
+
+def inception(options: argparse.Namespace) -> tuple[Callable[[], None], dict[str, Any]]:
+    """(a turn, what is worth knowing of the peer)"""
+    # By name: they are installed for another interpreter than this project's, whose type checker never sees them.
+    modules: list[Any] = [importlib.import_module(name) for name in ("torch", "pytorch_fid.inception")]
+    torch, peer = modules
+    blank = peer._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()
+    peer.load_state_dict_from_url = lambda *_, **__: blank  # it knows no other way of being given weights
+    network = peer.InceptionV3([3], resize_input=False, normalize_input=False).eval()
     batch = 2 * torch.rand(options.batch_size, 3, 299, 299) - 1
-    print(json.dumps({"ready": {"threads": torch.get_num_threads(), "versions": {"torch": torch.__version__}}}), file=lines)
-    for _ in sys.stdin:
-        start = time.perf_counter()
+
+    def turn() -> None:
         with torch.inference_mode():
             for _ in range(options.images // options.batch_size):
                 network(batch)
-        print(json.dumps({"seconds": time.perf_counter() - start}), file=lines)
-    return 0
+
+    return turn, {"threads": torch.get_num_threads(), "versions": {"torch": torch.__version__}}
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """The other side of `bench_gpt.py step --peer`: a training step of GPT-2's network in PyTorch, on the CPU.
 
-It runs under an interpreter that has torch, and speaks as `bench_peer.py` does. Pre-norm blocks, learned positions, GELU, PyTorch's
-own attention, the output layer tied to the embedding; AdamW, the global norm clipped at 1. `--mode` as there.
+It runs under an interpreter that has torch, and speaks the lines of `benchmarks.worker`. Pre-norm blocks, learned positions, GELU,
+PyTorch's own attention, the output layer tied to the embedding; AdamW, the global norm clipped at 1. `--mode` as of `bench_peer.py`.
 """
 
 import argparse
 import importlib
-import json
-import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
+
+from benchmarks.worker import serve
 
 SIZES = ("width", "depth", "heads", "hidden", "vocabulary", "length", "batch_size")
 
@@ -22,19 +21,7 @@ def main() -> int:
     for name in SIZES:
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
-    lines = os.fdopen(os.dup(1), "w", buffering=1)  # standard output is for the protocol alone
-    os.dup2(2, 1)  # what libraries print goes to standard error
-    try:
-        step, facts = training(options)
-    except ImportError as error:
-        print(json.dumps({"error": f"{sys.executable}: {error}"}), file=lines)
-        return 1
-    print(json.dumps({"ready": facts}), file=lines)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        step()
-        print(json.dumps({"seconds": time.perf_counter() - start}), file=lines)
-    return 0
+    return serve(lambda: training(options))
 
 
 def training(options: argparse.Namespace) -> tuple[Callable[[], float], dict[str, Any]]:

@@ -1,8 +1,6 @@
 """The other side of `bench.py --peer`: the same DiT's work in PyTorch, with diffusers' DiTTransformer2DModel, on the CPU.
 
-It runs under an interpreter that has torch and diffusers, and speaks in lines. On standard output, JSON: first
-{"ready": facts} or {"error": reason}, then {"seconds": s} for every line "turn" on standard input, which does one piece of the work;
-at the end of its input it leaves. Between turns it waits for the next line and for nothing else.
+It runs under an interpreter that has torch and diffusers, and speaks the lines of `benchmarks.worker`.
 
 `--work=step`: rectified flow on one batch of noise, AdamW, the global norm clipped at 1, an average of the weights. `--work=sampling`:
 a batch of samples by Euler's method, without gradients. `--mode`: eager, or compile (torch.compile); bf16 and compile_bf16 under
@@ -11,12 +9,11 @@ autocast to bfloat16.
 
 import argparse
 import importlib
-import json
-import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
+
+from benchmarks.worker import serve
 
 MODES = ("eager", "bf16", "compile", "compile_bf16")
 
@@ -28,19 +25,7 @@ def main() -> int:
     for name in ("size", "channels", "patch", "width", "depth", "heads", "classes", "batch_size", "nfe"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
-    lines = os.fdopen(os.dup(1), "w", buffering=1)  # standard output is for the protocol alone
-    os.dup2(2, 1)  # what libraries print goes to standard error
-    try:
-        turn, facts = prepare(options)
-    except ImportError as error:
-        print(json.dumps({"error": f"{sys.executable}: {error}"}), file=lines)
-        return 1
-    print(json.dumps({"ready": facts}), file=lines)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        turn()
-        print(json.dumps({"seconds": time.perf_counter() - start}), file=lines)
-    return 0
+    return serve(lambda: prepare(options))
 
 
 def prepare(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str, Any]]:

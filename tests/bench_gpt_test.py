@@ -9,7 +9,7 @@ from pathlib import Path
 import bench_gpt
 import bench_gpt_peer
 import pytest
-from benchmarks import gpt_step
+from benchmarks import gpt_step, worker
 
 from tinygen import heap, runtime
 
@@ -38,8 +38,8 @@ def table(capsys, *words):
 
 
 def test_a_step_takes_turns_with_a_peer_of_the_same_size(capsys, monkeypatch, tmp_path):
-    (worker := tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setattr(gpt_step, "WORKER", worker)
+    (fake := tmp_path / "fake.py").write_text(FAKE)
+    monkeypatch.setattr(gpt_step, "WORKER", fake)
     said = table(
         capsys, "step", SMALL, "--vocabulary=300", "--rounds=1", f"--peer={sys.executable}", "--peer_modes=eager", "--peer_patience=2000"
     )
@@ -93,6 +93,6 @@ def test_what_cannot_be_measured_is_refused_in_a_line(words, said, capsys):
 def test_a_peer_without_torch_says_so(monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr("sys.argv", ["peer", "--mode=eager", *(f"--{name}=8" for name in bench_gpt_peer.SIZES)])
-    monkeypatch.setattr(bench_gpt_peer.os, "dup2", lambda *_: None)
+    monkeypatch.setattr(worker.os, "dup2", lambda *_: None)
     assert bench_gpt_peer.main() == 1
     assert "torch" in json.loads(capfd.readouterr().out)["error"]

@@ -1,6 +1,6 @@
 """A peer: another implementation of the same work, in a process of its own, that takes its turns when it is told to.
 
-The protocol is that of `bench_peer.py`, the worker.
+The protocol is that of `benchmarks.worker`.
 """
 
 import contextlib
