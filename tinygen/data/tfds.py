@@ -223,15 +223,23 @@ def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", feature
 
 
+def only(builder: Any, features: Mapping[str, Any], kind: type, noun: str, key: str, name: str) -> str:
+    """The path of the feature of a kind that `name`, given by config.data.`key`, says, or of the only one.
+
+    Raises UserError where there is no such feature, none at all, or several and no name.
+    """
+    paths = [path for path, feature in features.items() if isinstance(feature, kind)]
+    if name and name not in paths:
+        raise unknown(f"{noun} feature of {builder.name}", name, paths)
+    if not paths:
+        raise UserError(f"data set {builder.name} holds no {noun}; its features: {', '.join(features)}")
+    if not name and len(paths) > 1:
+        raise UserError(f"data set {builder.name} holds several {noun}s: choose one with config.data.{key}={' | '.join(paths)}")
+    return name or paths[0]
+
+
 def _image(builder: Any, features: Mapping[str, Any], name: str) -> str:
-    images = [path for path, feature in features.items() if isinstance(feature, library.features.Image)]
-    if name and name not in images:
-        raise unknown(f"image feature of {builder.name}", name, images)
-    if not images:
-        raise UserError(f"data set {builder.name} holds no image; its features: {', '.join(features)}")
-    if not name and len(images) > 1:
-        raise UserError(f"data set {builder.name} holds several images: choose one with config.data.image={' | '.join(images)}")
-    chosen = name or images[0]
+    chosen = only(builder, features, library.features.Image, "image", "image", name)
     if features[chosen].np_dtype != np.uint8:
         raise UserError(f"data set {builder.name}: the image feature {chosen!r} is {np.dtype(features[chosen].np_dtype)}, not uint8")
     return chosen

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tinygen.data.documents import cut
 from tinygen.data.fitting import check_reading
 from tinygen.data.text import source
 from tinygen.data.vocabulary import Vocabulary
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError
 
 with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
     import tensorflow_datasets as library
@@ -57,7 +57,7 @@ def tfds_text(
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as tiny_shakespeare, or a prepared builder's folder")
     builder = tfds.builder_of(dataset, data_dir)
-    chosen = _text(builder, dict(tfds.features_of(builder.info.features)), feature)
+    chosen = tfds.only(builder, dict(tfds.features_of(builder.info.features)), library.features.Text, "text", "feature", feature)
     first, second = tfds.splits_of(tfds.prepared(builder), train, validation)
     splits = {name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
@@ -68,18 +68,6 @@ def tfds_text(
         splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
-
-
-def _text(builder: Any, features: Mapping[str, Any], name: str) -> str:
-    """The path of the feature that is read."""
-    texts = [path for path, feature in features.items() if isinstance(feature, library.features.Text)]
-    if name and name not in texts:
-        raise unknown(f"text feature of {builder.name}", name, texts)
-    if not texts:
-        raise UserError(f"data set {builder.name} holds no text; its features: {', '.join(features)}")
-    if not name and len(texts) > 1:
-        raise UserError(f"data set {builder.name} holds several texts: choose one with config.data.feature={' | '.join(texts)}")
-    return name or texts[0]
 
 
 def _content(folder: Path) -> str:
