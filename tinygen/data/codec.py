@@ -155,7 +155,8 @@ class Codec:
     def decoded_by(self, autoencoder: str) -> "Codec":
         """The same, where the autoencoder of its latents has moved to another file or run. Raises UserError for pixels."""
         if self.latents is None:
-            raise UserError(f"--autoencoder={autoencoder}: this run learnt pixels, which need none")
+            learnt = "text, which needs" if self.kind == "text" else "pixels, which need"
+            raise UserError(f"--autoencoder={autoencoder}: this run learnt {learnt} none")
         return dataclasses.replace(self, latents=dataclasses.replace(self.latents, source=autoencoder))
 
     def to_json(self) -> dict[str, Any]:
