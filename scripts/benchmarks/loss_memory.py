@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from benchmarks import gpt_step, ours
 from tinygen import config as schema
+from tinygen.errors import UserError
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 
 WHOLE = float(2**20)  # MiB of logits that may stand at once: all
@@ -27,12 +28,12 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: i
 
         shapes: list[Any] = [(batch_size, length, width), (vocabulary, width), (batch_size, length)]
         arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, ("float32", "float32", "int32"), strict=True)]
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+        return temporary(jax.jit(jax.value_and_grad(loss, argnums=(0, 1))), *arguments)
 
     def step(mib: float) -> int:
         made = ours.step_of(schema.change(config, dict(objective=dict(logits_mib=mib))), codec)
         with jax.set_mesh(made.parts.layout.mesh):
-            return made.jitted.lower(made.abstract, made.batch).compile().memory_analysis().temp_size_in_bytes
+            return temporary(made.jitted, made.abstract, made.batch)
 
     lines = [
         f"{batch_size} windows of {length} tokens, of {vocabulary:,}: temporary memory of a device, MiB",
@@ -42,3 +43,11 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: i
         whole, pieces = taken(WHOLE) / 2**20, taken(own) / 2**20
         lines.append(f"{name:<14} {whole:8,.0f} {pieces:10,.0f}  {pieces / whole:.0%}")
     return "\n".join(lines)
+
+
+def temporary(jitted: Any, *arguments: Any) -> int:
+    """Bytes. Raises UserError where the compiler does not tell."""
+    plan = jitted.lower(*arguments).compile().memory_analysis()
+    if plan is None:
+        raise UserError(f"the compiler for {jax.default_backend()} does not tell what memory a program takes")
+    return plan.temp_size_in_bytes
