@@ -10,11 +10,11 @@ def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="shakespeare", tokenizer="bpe", vocabulary=1024, length=256),
         batch_size=16,
-        model=dict(name="minigpt", width=256, depth=6, heads=4, dropout=0.3),
+        model=dict(name="minigpt", width=256, depth=6, heads=4, dropout=0.25),
         objective=dict(name="autoregressive", temperature=0.8),
-        optim=dict(lr=2e-3, warmup=100, weight_decay=0.1, b2=0.99),
+        optim=dict(lr=3e-3, weight_decay=0.3),
         ema=dict(decay=0.99),
-        train=dict(steps=1500, log_every=20, preview_every=250, preview_num=4, eval_every=250, checkpoint_every=500),
+        train=dict(steps=1000, log_every=20, preview_every=250, preview_num=4, eval_every=250, checkpoint_every=500),
     )
     return vary(
         config,
