@@ -14,6 +14,7 @@ is then what it would be on real ones, and only the times are not. All work on r
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -34,11 +35,16 @@ def main(argv: list[str] | None = None) -> int:
     for name, (summary, define, _) in COMMANDS.items():
         define(own := what.add_parser(name, help=summary, description=summary))
         own.add_argument("--config", default=str(CONFIGS / RECIPES[name]), metavar="PATH[:VARIANT]", help=f"recipe ({RECIPES[name]})")
+        own.add_argument("--force", action="store_true", help="measure although the machine is busy")
     arguments = parser.parse_args(argv)
     if arguments.what == "meshes":  # before JAX counts the devices
         most = max(data * tensor for data, tensor in arguments.meshes)
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={most}".strip()
-    print(f"others use {machine.busy_share():.0%} of this machine's processors")
+    busy = machine.busy_share()
+    if busy > machine.BUSY and arguments.what in TIMED and not arguments.force:
+        said = f"others use {busy:.0%} of this machine's processors: numbers would be false (--force to measure)"
+        print(f"bench_gpt: {said}", file=sys.stderr)
+        return 2
     ours.prepare_process()
     try:
         table = COMMANDS[arguments.what][2](arguments)
@@ -46,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench_gpt: {error}", file=sys.stderr)
         return 2
     print(machine.head(machine.facts()))
-    print(table)
+    print("\n".join([table, *(machine.caution(busy) if arguments.what in TIMED else [])]))
     return 0
 
 
@@ -55,20 +61,23 @@ def numbers(text: str) -> list[int]:
 
 
 def positive(text: str) -> int:
-    if int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return int(text)
 
 
 def meshes(text: str) -> list[tuple[int, int]]:
-    pairs = [tuple(map(positive, each.split("x"))) for each in text.split(",")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 8x1,4x2: devices along the batch x along the model")
+    try:
+        pairs = [tuple(map(positive, each.split("x"))) for each in text.split(",")]
+    except argparse.ArgumentTypeError:
+        pairs = [()]
+    if any(len(pair) != 2 for pair in pairs) or len({math.prod(pair) for pair in pairs}) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 8x1,4x2: along the batch x along the model, of as many devices each")
     return [(data, tensor) for data, tensor in pairs]
 
 
 def words(text: str) -> int:
-    if not 257 < int(text) <= 2**16:
+    if not text.isdecimal() or not 257 < int(text) <= 2**16:
         raise argparse.ArgumentTypeError(f"{text} must lie in 258 to {2**16:,}")
     return int(text)
 
@@ -121,7 +130,13 @@ def define_meshes(parser: argparse.ArgumentParser) -> None:
     define_common(parser, 50_257)
     parser.add_argument("--meshes", type=meshes, default=[(8, 1), (4, 2)], metavar="DxT,...", help="batch x model (8x1,4x2)")
     parser.add_argument("--batch_sizes", type=numbers, default=[64, 256], metavar="B,...", help="windows a step (64,256)")
-    parser.add_argument("--steps", type=int, default=0, metavar="N", help="to time; 0 = none, only what the compiler plans (0)")
+    parser.add_argument(
+        "--steps",
+        type=lambda text: 0 if text == "0" else positive(text),
+        default=0,
+        metavar="N",
+        help="to time; 0 = none, only what the compiler plans (0)",
+    )
 
 
 def measure_meshes(given: argparse.Namespace) -> str:
@@ -137,6 +152,8 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "meshes": ("what a device computes, holds and sends on several meshes", define_meshes, measure_meshes),
 }
 RECIPES = {"step": "gpt_shakespeare.py", "decoding": "gpt_shakespeare.py", "loss": "gpt_tinystories.py", "meshes": "gpt_tinystories.py"}
+
+TIMED = ("step", "decoding")
 
 if __name__ == "__main__":
     sys.exit(main())

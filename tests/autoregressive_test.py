@@ -68,6 +68,14 @@ def test_padding_changes_neither_loss_nor_gradient():
     jax.tree.map(np.testing.assert_array_equal, gradient, again)
 
 
+def test_nothing_is_dropped_nor_smoothed_in_evaluation():
+    objective = dataclasses.replace(OBJECTIVE, label_smoothing=0.3, z_loss=0.1)
+    plain = lost()[0]
+    assert lost(objective, train=False, dropout=0.5)[0] == pytest.approx(plain, rel=1e-6)
+    assert lost(train=True, dropout=0.5)[0] != pytest.approx(plain, rel=1e-2)
+    assert lost(objective, train=True)[0] != pytest.approx(plain, rel=1e-2)
+
+
 def test_an_example_of_no_weight_counts_for_nothing():
     value, metrics, _ = lost(batch=BATCH | {"weight": np.array([1, 0, 1], np.float32)})
     rest = {key: array[[0, 2]] for key, array in BATCH.items()}

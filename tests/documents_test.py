@@ -130,6 +130,30 @@ def test_of_a_lone_document_the_last_part_can_be_held_out_from_a_line_or_a_word_
     assert first == text[: -len(last)].rstrip()
 
 
+def test_a_lone_line_is_not_cut_in_half_for_a_twentieth(tmp_path):
+    halves = documents.find(written(tmp_path / "a.txt", "x" * 500 + "\n" + "y" * 500), "").halved(0.05)
+    assert whole(halves) == ["x" * 500 + "\n" + "y" * 450, "y" * 50]
+
+
+@pytest.mark.parametrize("now", ["shorter", "something else that is longer than it was"])
+def test_a_file_that_changes_while_it_is_read_is_refused(now, tmp_path, small):
+    path = tmp_path / "a.txt"
+    found = documents.find(written(path, "one two three " * 9), "")
+    pieces = found.pieces([0])
+    next(pieces)
+    path.write_text(now)
+    with pytest.raises(UserError, match=r"a.txt has (changed|become shorter) while it was read"):
+        list(pieces)
+    with pytest.raises(UserError, match=r"a.txt has changed while it was read"):
+        list(found.pieces([0]))
+
+
+@pytest.mark.parametrize(("marker", "said"), [("\udcff", "is no text"), ("é" * 200, "has 400 bytes: 256 are the most")])
+def test_a_marker_that_can_be_none_is_refused(marker, said, tmp_path):
+    with pytest.raises(UserError, match=f"config.data.marker.* {said}"):
+        documents.find(written(tmp_path / "a.txt", "one"), marker)
+
+
 def test_a_document_of_one_letter_is_too_short_for_two_parts(tmp_path):
     with pytest.raises(UserError, match=r"a.txt: its only document, of 1 bytes, is too short"):
         documents.find(written(tmp_path / "a.txt", "x"), "").halved(0.1)

@@ -79,7 +79,7 @@ def test_tokens_that_are_equally_likely_stay_or_go_together():
     assert kept([1.0, 1.0, 1.0], min_p=1.0) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("settings", [dict(top_k=1), dict(top_p=1e-9), dict(min_p=1.0), dict(temperature=0.0)])
+@pytest.mark.parametrize("settings", [dict(top_k=1), dict(top_p=1e-9), dict(top_p=1e-46), dict(min_p=1.0), dict(temperature=0.0)])
 def test_one_token_is_always_left(settings):
     assert kept([0.5, 3.0, -1.0], **settings) == [1]
     assert kept([-1e4, -2e4, -3e4], **settings) == [0]

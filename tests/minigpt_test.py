@@ -67,8 +67,8 @@ def test_token_by_token_with_a_cache_gives_what_the_whole_window_gives(kind):
     np.testing.assert_allclose(np.concatenate(logits, 1), model(TOKENS), **CLOSE)
 
 
-def banded(model, tokens, window):
-    """Logits of one row by a mask over its whole history, every layer written out in NumPy: RoPE, shared keys and values, SwiGLU."""
+def written_out(model, tokens, window=8):
+    """Logits of one row by a mask over its whole history, every layer written out in NumPy."""
     T, K = len(tokens), model.size
 
     def norm(x, scale):
@@ -79,6 +79,8 @@ def banded(model, tokens, window):
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
 
     def turned(x):
+        if model.places is not None:
+            return x
         angle = np.arange(T)[:, None] * 10_000.0 ** (-np.arange(K // 2) / (K // 2))
         a, b = x[:, : K // 2], x[:, K // 2 :]
         return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
@@ -89,30 +91,48 @@ def banded(model, tokens, window):
     i, j = np.arange(T)[:, None], np.arange(T)[None]
     mask = (j <= i) & (j > i - window)
     x = np.asarray(model.tokens.embedding[...], np.float64)[tokens]
+    if model.places is not None:
+        x = x + np.asarray(model.places.embedding[...], np.float64)[:T]
     for block in model.blocks:
         attention, y = block.attention, norm(x, np.asarray(block.attention_norm.scale[...]))
         q, k, v = (linear(layer, y) for layer in (attention.query, attention.key, attention.value))
         heads, shared = [], attention.heads // attention.kv_heads
         for n in range(attention.heads):
             own, other = slice(n * K, (n + 1) * K), slice(n // shared * K, (n // shared + 1) * K)
-            qn = turned(rms(q[:, own], np.asarray(attention.query_norm.scale[...])))
-            kn = turned(rms(k[:, other], np.asarray(attention.key_norm.scale[...])))
-            scores = np.where(mask, qn @ kn.T / np.sqrt(K), -np.inf)
+            qn, kn = q[:, own], k[:, other]
+            if attention.query_norm is not None:
+                qn, kn = rms(qn, np.asarray(attention.query_norm.scale[...])), rms(kn, np.asarray(attention.key_norm.scale[...]))
+            scores = np.where(mask, turned(qn) @ turned(kn).T / np.sqrt(K), -np.inf)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, other])
         x = x + linear(attention.out, np.concatenate(heads, -1))
         y, ff = norm(x, np.asarray(block.feed_forward_norm.scale[...])), block.feed_forward
-        gate = linear(ff.gate, y)
-        x = x + linear(ff.down, gate / (1 + np.exp(-gate)) * linear(ff.up, y))
-    return norm(x, np.asarray(model.norm.scale[...])) @ np.asarray(model.tokens.embedding[...], np.float64)[:11].T
+        up = linear(ff.up, y)
+        if hasattr(ff, "gate"):
+            gate = linear(ff.gate, y)
+            hidden = gate / (1 + np.exp(-gate)) * up
+        else:  # GELU by its tanh
+            hidden = up / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+        x = x + linear(ff.down, hidden)
+    output = model.tokens if model.head is None else model.head
+    return norm(x, np.asarray(model.norm.scale[...])) @ np.asarray(output.embedding[...], np.float64)[:11].T
+
+
+@pytest.mark.parametrize("feed_forward", ["swiglu", "gelu"])
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+@pytest.mark.parametrize("rest", [dict(), dict(tied=False), dict(qk_norm=False, kv_heads=2), dict(tied=False, kv_heads=1)], ids=str)
+def test_logits_are_those_of_every_layer_written_out(feed_forward, positions, rest):
+    model = made(feed_forward=feed_forward, positions=positions, **rest)
+    wanted = np.stack([written_out(model, row) for row in TOKENS])
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(model(TOKENS)[..., :11], wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("heads", [0, 1, 2])
 def test_past_the_window_the_cache_gives_what_a_banded_mask_over_the_whole_history_gives(heads):
     model = made(kv_heads=heads)
     tokens = np.random.default_rng(2).integers(0, 11, (2, 21)).astype(np.int32)
-    wanted = np.stack([banded(model, row, window=8) for row in tokens])
-    np.testing.assert_allclose(model(tokens[:, :8])[..., :11], wanted[:, :8], rtol=1e-4, atol=1e-4)
+    wanted = np.stack([written_out(model, row) for row in tokens])
     for prefilled in (1, 5, 13):  # as many at once, the others one by one
         h, cache = model.features(tokens[:, :prefilled], position=np.arange(prefilled)[None], cache=model.init_cache(2))
         logits = [model.unembed(h)]
@@ -156,7 +176,16 @@ def test_dropout_runs_in_training_and_only_there(how):
     one, again, other = run(jax.random.key(0)), run(jax.random.key(0)), run(jax.random.key(1))
     np.testing.assert_array_equal(one, again)
     assert np.abs(one - other).max() > 0.1
-    np.testing.assert_array_equal(model(TOKENS), model(TOKENS))
+    whole = made(**how)
+    np.testing.assert_allclose(model(TOKENS), whole(TOKENS), **CLOSE)
+    bare = made(dropout=0.5, depth=1, **how)
+    for block in bare.blocks:
+        block.attention.out.kernel[...] *= 0
+        block.attention.out.bias[...] *= 0
+        block.feed_forward.down.kernel[...] *= 0
+        block.feed_forward.down.bias[...] *= 0
+    features = bare.features(TOKENS, rngs=nnx.Rngs(dropout=3))[0]  # of the embedding alone, half of which is dropped
+    assert np.abs(features - bare.features(TOKENS)[0]).max() > 0.1
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

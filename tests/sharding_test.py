@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from benchmarks.gpt_step import codec_of
+
 from tinygen import build
 from tinygen.errors import UserError
 from tinygen.sharding import Layout, make_mesh, path_name
@@ -244,3 +246,21 @@ def test_parts_of_a_model_that_do_not_split_over_the_tensor_axis_are_refused_wit
     config = tiny(model=dict(mlp_multiple=32, depth=2) | model, mesh=dict(tensor=2))
     with pytest.raises(UserError, match=f"^{message}"):
         build.parts(config, build.data_source(config).codec)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (dict(heads=1), "config.model.heads=1 is not a multiple of config.mesh.tensor=2, which splits the heads"),
+        (dict(heads=4, kv_heads=1), "config.model.kv_heads=1 is not a multiple of config.mesh.tensor=2, which splits the heads"),
+        (dict(feed_forward="gelu", mlp_ratio=1.7, mlp_multiple=1), "config.mesh.tensor=2 splits feed-forwards, and a block's has 55"),
+        (dict(vocabulary_multiple=1), "config.mesh.tensor=2 splits the embedding, which has 257 rows: config.model.vocabulary_multiple=1 must"),
+    ],
+)
+def test_parts_of_a_language_model_that_do_not_split_are_refused_with_their_reason(tiny, model, message):
+    config = tiny(
+        data=dict(name="shakespeare", length=8), model=dict(name="minigpt", width=32, depth=1, heads=2) | model,
+        objective=dict(name="autoregressive"), mesh=dict(tensor=2),
+    )  # fmt: skip
+    with pytest.raises(UserError, match=f"^{message}"):
+        build.parts(config, codec_of(257, 8))

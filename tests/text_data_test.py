@@ -168,7 +168,7 @@ def test_what_a_run_has_learnt_from_is_read_with_its_vocabulary_whatever_the_tex
     other.write_text(f"{MARKER}".join(["zebras zigzag, zebras zoom, they do"] * 9))
     made = source(other, learnt, tokenizer="bpe", vocabulary=280)
     assert made.codec.vocabulary == learnt
-    assert any("those that the weights have learnt" in line for line in made.about())
+    assert any("the one that the weights have learnt" in line for line in made.about())
     assert source(other, tokenizer="bpe", vocabulary=280).codec.vocabulary != learnt
     assert source(other, learnt).codec.vocabulary.kind == "bytes"
 
@@ -185,7 +185,7 @@ def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored
     assert train.words_so_far(mine, epath.Path(tmp_path)) == codec.vocabulary
 
 
-def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs(stories, tmp_path):
+def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs(stories, tmp_path, caplog):
     stage = schema.change(config(stories), dict(init=dict(ckpt="earlier")))
 
     def refused(old, new):
@@ -194,7 +194,18 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
         return str(error.value)
 
     bytewise, small = (source(stories, **keys).codec for keys in (dict(tokenizer="bytes"), dict(tokenizer="bpe", vocabulary=300)))
-    stages.check_data(stage, small, Saved(epath.Path("earlier"), 9, stage, Codec.from_json(small.to_json()), {}))
+    earlier = Saved(epath.Path("earlier"), 9, stage, Codec.from_json(small.to_json()), {})
+    stages.check_data(stage, small, earlier)
+    longer = source(stories, tokenizer="bpe", vocabulary=300, length=24).codec
+    learned = schema.change(stage, dict(model=dict(name="minigpt", positions="learned")))
+    rotary = schema.change(stage, dict(model=dict(name="minigpt", positions="rope")))
+    stages.check_data(rotary, longer, earlier)  # which no array depends on
+    with pytest.raises(UserError, match=r"shape of tokens: \(\d+,\) -> \(24,\)"):
+        stages.check_data(learned, longer, earlier)
+    partial = schema.change(stage, dict(init=dict(partial=True)))
+    with caplog.at_level("WARNING"):
+        stages.check_data(partial, bytewise, earlier)
+    assert "vocabulary: 300 tokens (bpe) -> 257 tokens (bytes). Rows of an embedding" in caplog.text
     assert "vocabulary: 257 tokens (bytes) -> 300 tokens (bpe)" in refused(bytewise, small)
     zebras = tmp_path / "zebras.txt"
     zebras.write_text(f"{MARKER}".join(f"zebra zigzags zoom {index}" * 9 for index in range(99)))

@@ -1,14 +1,18 @@
 """A run on text: what its samples are on the terminal and on the disk, its previews, and what is refused."""
 
+import dataclasses
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tinygen import cli, evaluate, media, train
+from tinygen import checkpoint, cli, evaluate, media, train
 from tinygen import config as schema
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
@@ -191,6 +195,45 @@ def test_a_text_ends_before_what_it_stops_at_and_never_says_a_part_of_it(size):
     assert growing.ended
     assert in_pieces("Tw", ["Two"], size)[1].whole == "Tw"  # what might have become one, and did not
     assert "".join(in_pieces("Tw", ["Two"], size)[0]) == "Tw"
+
+
+@pytest.mark.parametrize("size", [1, 2, 32])
+@pytest.mark.parametrize(
+    ("text", "stops", "left"),
+    [("Hi. The end", [". The", " "], "Hi."), ("abcd", ["abcd", "bc"], "a"), ("abcd", ["cd", "bcd"], "a"), ("abcd", ["x", "d"], "abc")],
+)
+def test_of_several_stops_the_one_that_is_complete_first_counts_however_many_tokens_come_at_once(text, stops, left, size):
+    assert in_pieces(text, stops, size)[1].whole == left
+
+
+def test_lines_of_windows_are_lines_on_a_terminal():
+    assert printable("a\r\nb\rc") == "a\nb\ufffdc"
+
+
+def test_a_terminal_that_knows_few_characters_shows_those_and_the_files_have_all(run, tmp_path):
+    command = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())", "sample", f"--ckpt={run.workdir}"]
+    words = [f"--out={tmp_path / 'out'}", "--prompt=é", "--new_tokens=2"]
+    done = subprocess.run(command + words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:1]) == (0, "?"), done.stderr
+    assert (tmp_path / "out" / "00000.txt").read_text("utf-8").startswith("é")
+
+
+def test_a_reader_that_leaves_early_leaves_whole_files(run, tmp_path):
+    command = f"{sys.executable} -c 'import sys; from tinygen.cli import main; sys.exit(main())' sample --ckpt={run.workdir}"
+    words = f"--out={tmp_path / 'out'} --prompt=be --new_tokens=300 --seed=5"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command} {words} | head -c 1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "00000.txt").stat().st_size > 10
+
+
+def test_an_evaluation_on_other_data_than_those_of_training_is_refused(run, tmp_path, monkeypatch, capfd):
+    (other := tmp_path / "text.txt").write_text("<|endoftext|>".join(f"line {n}: to be or not to be\n" for n in range(39)))
+    copy = shutil.copytree(run.workdir, tmp_path / "copy")
+    saved = checkpoint.find(str(copy))
+    moved = dataclasses.replace(saved, config=schema.change(saved.config, dict(data=dict(path=str(other)))))
+    monkeypatch.setattr(checkpoint, "find", lambda *_: moved)
+    assert cli.main(["eval", f"--ckpt={copy}"]) == 2
+    assert "have changed since it was trained: what is held out now may have been trained on" in capfd.readouterr().err
 
 
 def test_commands_to_a_terminal_are_not_given_to_it():

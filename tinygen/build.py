@@ -20,9 +20,10 @@ from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError, unknown
 from tinygen.models.attention import Attention
 from tinygen.models.autoencoder import Autoencoder
+from tinygen.models.causal import CausalAttention
 from tinygen.models.classifier import Classifier
 from tinygen.models.experts import Experts
-from tinygen.models.layers import SwiGLU
+from tinygen.models.layers import GELU, SwiGLU
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
@@ -199,6 +200,13 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
     experts that do not.
     """
     for _, module in nnx.iter_modules(model):
+        if isinstance(module, CausalAttention):
+            for key, heads in {"kv_heads": module.kv_heads, "heads": module.heads}.items():
+                if heads % tensor and (key == "heads" or module.kv_heads != module.heads):
+                    raise UserError(f"config.model.{key}={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+        if isinstance(module, MiniGPT) and (rows := module.tokens.embedding.shape[0]) % tensor:
+            cure = f"config.model.vocabulary_multiple={config.model.vocabulary_multiple} must be a multiple of it"
+            raise UserError(f"config.mesh.tensor={tensor} splits the embedding, which has {rows} rows: {cure}")
         if isinstance(module, Attention) and module.heads % tensor:
             heads = module.heads
             if heads == config.model.get("heads"):
@@ -209,7 +217,7 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
                 )
             keys = "config.model.attention_first, mixer_width or text_width"
             raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
-        if isinstance(module, SwiGLU) and (hidden := module.gate.kernel.shape[1]) % tensor:
+        if isinstance(module, SwiGLU | GELU) and (hidden := module.up.kernel.shape[1]) % tensor:
             cure = f"config.model.mlp_multiple={config.model.mlp_multiple} must be a multiple of it"
             raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
         if isinstance(module, Experts) and config.model.experts % tensor:

@@ -12,6 +12,7 @@ from tinygen import build, checkpoint, processes, rundir
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.errors import UserError
 from tinygen.metrics import finalise
 from tinygen.rng import stream
 from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
@@ -25,6 +26,11 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
         source = build.data_source(config, saved.codec.words)
+    if saved.manifest.get("data_fingerprint", source.fingerprint) != source.fingerprint:
+        raise UserError(
+            f"the data of {saved.workdir} have changed since it was trained: what is held out now may have been trained on.\n"
+            "Put them back as they were."
+        )
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -112,13 +113,19 @@ def _write(
     options: of `writing.texts`
     """
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may know fewer characters than texts have
+
     def say(piece: str) -> None:
         if processes.leads():
-            print(writing.printable(piece), end="", flush=True)
+            try:
+                print(writing.printable(piece), end="", flush=True)
+            except BrokenPipeError:  # whoever read along has enough; the files are written all the same
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     if processes.leads() and (told := writing.too_long(cond, parts.objective.length, positions)):
         print(f"tinygen: {told}", file=sys.stderr)
-    alone = len(prompts) == 1
+    alone, prompts = len(prompts) == 1, [prompt.encode("utf-8", "replace").decode() for prompt in prompts]  # as their tokens are made
     say(prompts[0] if alone else "")
     written = writing.texts(weights, parts, cond, **options, say=say if alone else None)
     whole = [prompt + text for prompt, text in zip(prompts, written, strict=True)]

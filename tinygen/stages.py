@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from tinygen import config as schema
 from tinygen.checkpoint import Saved, find
 from tinygen.config import Config
@@ -54,9 +56,11 @@ def check_data(config: Config, codec: Codec, saved: Saved) -> None:
     if isinstance(old.text, Embedded) and isinstance(new.text, Embedded) and old.text.sha256 != new.text.sha256:
         found.append(f"text encoder: {old.text.encoder} -> {new.text.encoder}")
     if old.vocabulary is not None and new.vocabulary is not None:
-        found += _vocabularies(old.vocabulary, new.vocabulary)
+        found += (others := _vocabularies(old.vocabulary, new.vocabulary))
+        if others and config.init.partial:
+            logging.warning("config.init.partial: %s. Rows of an embedding that fits are those of other tokens", others[0])
     for name in sorted((old.spec.keys() | new.spec.keys()) - {"label"}):
-        a, b = (_field(codec, name) for codec in (old, new))
+        a, b = (_field(codec, name, config.model.get("positions") == "rope") for codec in (old, new))
         if a != b:
             different = sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
             found += [f"{key} of {name}: {a.get(key)} -> {b.get(key)}" for key in different]
@@ -100,11 +104,13 @@ def _vocabularies(old: Vocabulary, new: Vocabulary) -> list[str]:
     return [f"vocabulary: {old}, of which {which}"]
 
 
-def _field(codec: Codec, name: str) -> dict[str, Any]:
-    """What an array holds, without the sides of an image."""
+def _field(codec: Codec, name: str, rotary: bool) -> dict[str, Any]:
+    """What an array holds, without the sides of an image, and without the length of a window whose positions are no weights."""
     if name not in codec.spec:
         return {}
     field = dataclasses.asdict(codec.spec[name])
+    if codec.kind == "text" and rotary:
+        return field | {"shape": (), "high": None if name == "segment" else field["high"]}
     return field | {"shape": field["shape"][2:]} if codec.kind == "image" and name == "x" else field
 
 

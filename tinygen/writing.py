@@ -21,7 +21,7 @@ TOGETHER = 32  # tokens of many texts that the device writes on its own, before 
 class Growing:
     """A text as its tokens come: only whole characters, and nothing of what it stops before.
 
-    stops: it ends before the first of these, which is never seen, nor what may yet become one
+    stops: it ends before the one of these that is complete first, which is never seen, nor what may yet become one
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]):
@@ -35,10 +35,10 @@ class Growing:
         if self.ended:
             return ""
         self.whole += self.decoder.decode(self.vocabulary.bytes_of(tokens), last)
-        found = [at for at in (self.whole.find(stop) for stop in self.stops) if at >= 0]
+        found = [(at + len(stop), at) for stop in self.stops if (at := self.whole.find(stop)) >= 0]  # the first that is complete counts
         self.ended = last or bool(found) or self.vocabulary.end in tokens
         if self.ended:
-            self.whole = self.whole[: min(found)] if found else self.whole + self.decoder.decode(b"", True)
+            self.whole = self.whole[: min(found)[1]] if found else self.whole + self.decoder.decode(b"", True)
         until = len(self.whole) - (0 if self.ended else self._waiting())
         self.said, before = until, self.said
         return self.whole[before:until]
@@ -141,4 +141,4 @@ UNSEEN = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code)
 
 def printable(text: str) -> str:
     """Text for a terminal, to which some characters are commands."""
-    return text.translate(UNSEEN)
+    return text.replace("\r\n", "\n").translate(UNSEEN)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from benchmarks import gpt_step, ours, turns
+from benchmarks import gpt_step, turns
 from tinygen import build
 from tinygen import config as schema
 from tinygen.rng import example_keys, stream
@@ -20,7 +20,8 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
 
     The full pass is over a window of fixed length, compiled once, whose end is padding; its loop is jitted too.
     """
-    config = schema.change(ours.changed(schema.load(recipe), settings), dict(precision="float32", objective=dict(temperature=0.0)))
+    greedy = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0)
+    config = schema.change(gpt_step.loaded(recipe, settings), dict(precision="float32", objective=greedy))
     length = config.data.length
     config = schema.change(config, dict(objective=dict(new_tokens=length)))
     parts = build.parts(config, gpt_step.codec_of(vocabulary, length))

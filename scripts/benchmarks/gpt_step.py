@@ -12,6 +12,7 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec, Field
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.models import layers
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_gpt_peer.py"
 PLAIN = dict(positions="learned", feed_forward="gelu", kv_heads=0, tied=True, qk_norm=False, dropout=0.0)  # what the peer is
@@ -31,7 +32,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, 
 
     python: an interpreter that has torch, for the peer; "" = none
     """
-    config = ours.changed(schema.load(recipe), settings)
+    config = loaded(recipe, settings)
     codec = codec_of(vocabulary, config.data.length)
     tokens = config.batch_size * config.data.length
     plain = schema.change(config, dict(model=PLAIN))
@@ -69,13 +70,16 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, 
     return "\n".join(lines)
 
 
+def loaded(recipe: str, settings: Sequence[str]) -> Config:
+    """A recipe of a language model. Raises UserError for another one."""
+    config = ours.changed(schema.load(recipe), settings)
+    if config.model.name != "minigpt" or "length" not in config.data:
+        raise UserError(f"{recipe} is no language model's recipe: its model is {config.model.name!r} on {config.data.name!r}")
+    return config
+
+
 def peer_options(config: Config, vocabulary: int) -> dict[str, Any]:
     """What `bench_gpt_peer.py` is told."""
     sizes = {name: config.model[name] for name in ("width", "depth", "heads")}
-    return dict(
-        **sizes,
-        hidden=round(config.model.mlp_ratio * config.model.width),
-        vocabulary=vocabulary,
-        length=config.data.length,
-        batch_size=config.batch_size,
-    )
+    hidden = layers.swiglu_hidden(config.model.width, 1.5 * config.model.mlp_ratio, config.model.mlp_multiple)  # as MiniGPT rounds it
+    return dict(**sizes, hidden=hidden, vocabulary=vocabulary, length=config.data.length, batch_size=config.batch_size)

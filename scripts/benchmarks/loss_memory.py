@@ -16,7 +16,7 @@ WHOLE = float(2**20)  # MiB of logits that may stand at once: all
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: int) -> str:
     """A table, of XLA's plans: temporary memory of the loss and its gradient alone, and of the recipe's training step."""
-    config = schema.change(ours.changed(schema.load(recipe), settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
+    config = schema.change(gpt_step.loaded(recipe, settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
     length, width, own = config.data.length, config.model.width, config.objective.logits_mib
     codec = gpt_step.codec_of(vocabulary, length)
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from benchmarks import gpt_step, ours
+from tinygen import build, footprint
 from tinygen import config as schema
-from tinygen import footprint
 from tinygen.data.codec import Codec
 
 
@@ -17,7 +17,7 @@ def measure(
     recipe: str, settings: Sequence[str], vocabulary: int, meshes: Sequence[tuple[int, int]], batch_sizes: Sequence[int], steps: int
 ) -> str:
     """A table. meshes: (data, tensor); steps: of each that are timed, one layout after the other: several do not fit side by side."""
-    config = ours.changed(schema.load(recipe), settings)
+    config = gpt_step.loaded(recipe, settings)
     codec = gpt_step.codec_of(vocabulary, config.data.length)
     lines = [
         f"windows of {config.data.length} tokens, of {vocabulary:,}; {jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -25,7 +25,9 @@ def measure(
     ]
     for size in batch_sizes:
         for data, tensor in meshes:
-            step = ours.step_of(schema.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor))), codec)
+            own = schema.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor)))
+            step = ours.step_of(own, codec)
+            build.check_batch_size(own, step.parts.layout)
             compiled = footprint.compiled_step(step.jitted, step.parts.layout, step.abstract, step.batch)
             taken = footprint.measure(compiled, step.parts.layout, step.abstract)
             state, temporary = sum(taken.held.values()) / 2**20, taken.step.get("temporary", 0) / 2**20

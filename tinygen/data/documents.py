@@ -4,15 +4,17 @@ In files a document is what stands between two markers, without white space at i
 """
 
 import codecs
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import mmap
 import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -22,6 +24,7 @@ PIECE = 2**20  # bytes or characters of a document that are read at once
 WHITE = " \t\n\v\f\r"
 BLANK = frozenset(WHITE.encode())
 BOM = codecs.BOM_UTF8
+LONGEST_MARKER = 256  # bytes
 
 
 class Documents(Protocol):
@@ -62,11 +65,13 @@ class Texts:
 class FileDocuments:
     """Documents of plain files.
 
+    marks: of each file its size and the nanosecond of its last change, as its hash was taken
     spans: int64 [N, 3]: file, first byte, the byte after the last
     content: SHA-256 of what all files hold, in their order
     """
 
     paths: Sequence[Path]
+    marks: Sequence[tuple[int, int]]
     spans: np.ndarray
     content: str
 
@@ -78,20 +83,26 @@ class FileDocuments:
         return int((self.spans[:, 2] - self.spans[:, 1]).sum())
 
     def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
-        """Raises UserError for what is no text, naming the file and the byte."""
-        held, data = -1, b""
-        for index in indices:
-            number, start, stop = map(int, self.spans[index])
-            if number != held:
-                held, data = number, _mapped(self.paths[number])
-            begun = start
-            while start < stop:
-                text, read = _decoded(data[start : min(start + PIECE, stop)], start, stop, self.paths[number])
-                if start + read < stop:
-                    text = text[: seam(text)]
-                    read = len(text.encode())
-                yield text, start == begun
-                start += read
+        """Raises UserError for what is no text, naming the file and the byte, and for a file that is no longer what it was."""
+        for number, group in itertools.groupby(map(int, indices), lambda index: int(self.spans[index, 0])):
+            with self._opened(number) as file:
+                for index in group:
+                    start, stop = map(int, self.spans[index, 1:])
+                    yield from _pieces(file, start, stop, self.paths[number])
+
+    @contextlib.contextmanager
+    def _opened(self, number: int) -> Iterator[BinaryIO]:
+        path = self.paths[number]
+        changed = UserError(f"{path} has changed while it was read: start again when it is whole")
+        try:
+            with path.open("rb") as file:
+                if _mark(file) != self.marks[number]:
+                    raise changed
+                yield file
+                if _mark(file) != self.marks[number]:
+                    raise changed
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
     def some(self, indices: Sequence[int] | np.ndarray) -> "FileDocuments":
         return dataclasses.replace(self, spans=self.spans[indices])
@@ -103,8 +114,9 @@ class FileDocuments:
         """
         number, start, stop = map(int, self.spans[0])
         data = _mapped(self.paths[number])
-        target = stop - max(1, round(share * (stop - start)))
-        ends = (data.rfind(mark, start + (target - start) // 2, target + 1) for mark in (b"\n", b" "))
+        part = max(1, round(share * (stop - start)))
+        target = stop - part
+        ends = (data.rfind(mark, max(start, target - part // 2), target + 1) for mark in (b"\n", b" "))
         middle = next((end for end in ends if end > start), target)
         while start < middle and data[middle] & 0xC0 == 0x80:  # within a character
             middle -= 1
@@ -122,15 +134,22 @@ def find(path: str, marker: str) -> FileDocuments:
     """
     root = Path(os.path.expanduser(path))
     paths = _files(root, path)
-    spans, digest = array("q"), hashlib.sha256()
+    try:
+        separator = marker.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"config.data.marker={marker!r} is no text") from error
+    if len(separator) > LONGEST_MARKER:
+        raise UserError(f"config.data.marker has {len(separator):,} bytes: {LONGEST_MARKER} are the most")
+    spans, digest, marks = array("q"), hashlib.sha256(), []
     for number, each in enumerate(paths):
         try:
             with each.open("rb") as file:
+                marks.append(_mark(file))
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise UserError(f"{each} cannot be read: {error.strerror}") from error
         data = _mapped(each)
-        for start, stop in _spans(data, marker.encode()):
+        for start, stop in _spans(data, separator):
             spans.extend((number, start, stop))
     if not spans:
         size = sum(each.stat().st_size for each in paths)
@@ -142,7 +161,7 @@ def find(path: str, marker: str) -> FileDocuments:
             else "it is empty"
         )
         raise UserError(f"config.data.path={path}: there is no document, {why}")
-    return FileDocuments(paths, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest())
+    return FileDocuments(paths, marks, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest())
 
 
 def cut(text: str) -> Iterator[tuple[str, bool]]:
@@ -179,6 +198,27 @@ def _files(root: Path, path: str) -> list[Path]:
     return [root]
 
 
+def _pieces(file: BinaryIO, start: int, stop: int, path: Path) -> Iterator[tuple[str, bool]]:
+    """The document of a file from byte `start` to `stop`, as `Documents.pieces` gives it."""
+    begun = start
+    while start < stop:
+        file.seek(start)
+        block = file.read(min(PIECE, stop - start))
+        if len(block) < min(PIECE, stop - start):
+            raise UserError(f"{path} has become shorter while it was read: start again when it is whole")
+        text, read = _decoded(block, start, stop, path)
+        if start + read < stop:
+            text = text[: seam(text)]
+            read = len(text.encode())
+        yield text, start == begun
+        start += read
+
+
+def _mark(file: BinaryIO) -> tuple[int, int]:
+    about = os.fstat(file.fileno())
+    return about.st_size, about.st_mtime_ns
+
+
 def _mapped(path: Path) -> mmap.mmap | bytes:
     try:
         with path.open("rb") as file:
@@ -191,7 +231,7 @@ def _spans(data: mmap.mmap | bytes, marker: bytes) -> Iterator[tuple[int, int]]:
     """(start, stop) of each document that is more than white space."""
     start = len(BOM) if data[: len(BOM)] == BOM else 0
     ends = ((found.start(), found.end()) for found in re.finditer(re.escape(marker), data)) if marker else iter(())
-    for stop, following in [*ends, (len(data), len(data))]:
+    for stop, following in itertools.chain(ends, [(len(data), len(data))]):
         first, last = _stripped(data, start, stop)
         if first < last:
             yield first, last

@@ -108,7 +108,7 @@ def _about(words: Vocabulary, streams: Mapping[str, Stream], cut: Mapping[str, W
     counts = f"{train.predicted:,} tokens to train on, {held_out.predicted:,} held out"
     lines = [f"a vocabulary of {words}, {rate:.2f} bytes a token: {counts}"]
     if known and words.kind in ("bpe", "characters"):
-        lines.append("the tokens are those that the weights have learnt: they are not made of these documents")
+        lines.append("the vocabulary is the one that the weights have learnt, whatever these documents are")
     for split, stream in streams.items():
         if stream.fallback:
             share = 100 * stream.fallback / stream.bytes

@@ -158,7 +158,7 @@ def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Strea
                 raise ValueError("another content")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         logging.warning("%s is damaged, and made again (%s)", path, str(error)[:80])
         return None
     tokens = np.asarray(np.memmap(path, dtype, "r", HEAD, (num,)))

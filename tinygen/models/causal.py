@@ -44,7 +44,7 @@ class CausalAttention(nnx.Module):
         self.query_norm = RMSNorm(size) if qk_norm else None
         self.key_norm = RMSNorm(size) if qk_norm else None
         self.heads, self.kv_heads, self.size, self.precision, self.method = heads, kv_heads, size, precision, attention
-        check(attention, backend=platform(), precision=precision, head_size=size, needs_jvp=False)
+        check(attention, backend=platform(), precision=precision, head_size=size, segments=True, needs_jvp=False)
 
     def __call__(
         self, x: jax.Array, segment: jax.Array | None, position: jax.Array, angles: jax.Array | None, cache: Cache | None
@@ -66,8 +66,7 @@ class CausalAttention(nnx.Module):
         shared = self.heads // self.kv_heads
         k, v = (each if shared == 1 else jnp.repeat(each, shared, 2) for each in (k, v))
         segments = None if segment is None else (segment, segment)
-        method = "auto" if segments is not None and self.method == "cudnn" else self.method  # which has no segments
-        mixed = attention(q, k, v, causal=True, segments=segments, precision=self.precision, method=method)
+        mixed = attention(q, k, v, causal=True, segments=segments, precision=self.precision, method=self.method)
         return self.out(mixed.reshape(B, T, -1)), None
 
     def _cached(

@@ -4,7 +4,6 @@ Pre-norm blocks; positions that are learned and added (GPT-2) or turn queries an
 output layer of its own or the embedding's transpose; keys and values shared by groups of heads. Every block is the identity at first.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -100,7 +99,7 @@ class MiniGPT(nnx.Module):
         return self.unembed(self.features(tokens, segment=segment, position=position, rngs=rngs)[0])
 
     def features(
-        self, tokens: jax.Array, cond: Mapping[str, jax.Array] | None = None, *, segment: jax.Array | None = None,
+        self, tokens: jax.Array, *, segment: jax.Array | None = None,
         position: jax.Array | None = None, cache: tuple[Cache, ...] | None = None, rngs: nnx.Rngs | None = None,
     ) -> tuple[jax.Array, tuple[Cache, ...] | None]:  # fmt: skip
         """tokens int32 [B, T] -> (h [B, T, D], the cache with these tokens).
@@ -110,7 +109,6 @@ class MiniGPT(nnx.Module):
             is `length` or more before a token is not seen. Learned positions end at `length`.
         rngs: where dropout's masks come from, in training; without, nothing is dropped
         """
-        del cond
         if position is None:
             position = counted(tokens.shape[1]) if segment is None else within(segment)
         position = jnp.broadcast_to(position, tokens.shape)

@@ -1,5 +1,6 @@
 """Cross-entropy over a large vocabulary, whose logits never stand whole."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -61,4 +62,4 @@ def terms(logits: jax.Array, target: jax.Array, vocabulary: int) -> Terms:
 
 def pieces_for(rows: int, vocabulary: int, mib: float) -> int:
     """Pieces into which a batch's float32 logits are cut so that those of one take at most so many MiB."""
-    return max(1, -(-rows * vocabulary * 4 // int(mib * 2**20)))
+    return max(1, math.ceil(rows * vocabulary * 4 / (mib * 2**20)))

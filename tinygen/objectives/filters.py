@@ -46,6 +46,7 @@ def nucleus(logits: jax.Array, p: float) -> jax.Array:
     ordered = jnp.sort(logits, -1, descending=True)
     likely = jax.nn.softmax(ordered, -1)
     before = jnp.cumsum(likely, -1) - likely  # of all that are more likely: below p up to the last that is needed
+    p = max(p, 1e-30)  # of a smaller one float32 makes nothing, and of that nothing would be left
     return _above(logits, jnp.min(jnp.where(before < p, ordered, jnp.inf), -1, keepdims=True))
 
 

@@ -184,12 +184,27 @@ class Generating:
         return jnp.take_along_axis(tokens, place, 1), length - start
 
     def _read(self, model: Any, tokens: jax.Array, length: jax.Array) -> tuple[Any, jax.Array]:
-        """(cache, logits [B, V] of the next token) of the first `length` [B] of tokens [B, T], from position 0 on."""
+        """(cache, logits [B, V] of the next token) of the first `length` [B] of tokens [B, T], from position 0 on: at most L at a time, or
+        attention would hold T x T scores.
+        """
         B, T = tokens.shape
-        place = jnp.broadcast_to(jnp.arange(T), (B, T))
-        there = (place < length[:, None]).astype(jnp.int32)
-        h, cache = model.features(tokens, segment=there, position=place, cache=model.init_cache(B))
-        return cache, self._logits(model, jnp.take_along_axis(h, length[:, None, None] - 1, 1))
+        size = min(T, self.length)
+        parts = -(-T // size)
+        padded = jnp.pad(tokens, ((0, 0), (0, parts * size - T)), constant_values=self.end)
+
+        def read(carry: tuple[Any, jax.Array], part: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, jax.Array], None]:
+            (cache, last), (rows, start) = carry, part
+            place = jnp.broadcast_to(start + jnp.arange(size), (B, size))
+            h, cache = model.features(rows, segment=(place < length[:, None]).astype(jnp.int32), position=place, cache=cache)
+            own = length - 1 - start  # of the last token, where it is in this part
+            here = jnp.take_along_axis(h, jnp.clip(own, 0, size - 1)[:, None, None], 1)
+            return (cache, jnp.where(((own >= 0) & (own < size))[:, None, None], here, last)), None
+
+        rows = jnp.moveaxis(padded.reshape(B, parts, size), 1, 0)
+        shape = jax.eval_shape(lambda: model.features(rows[0])[0])
+        first = (model.init_cache(B), jnp.zeros((B, 1, shape.shape[-1]), shape.dtype))
+        (cache, last), _ = jax.lax.scan(read, first, (rows, size * jnp.arange(parts)))
+        return cache, self._logits(model, last)
 
     def _logits(self, model: Any, h: jax.Array) -> jax.Array:
         """[B, V] of h [B, 1, D]; a model may have some more, for the device's tiles, that are no tokens."""
