@@ -14,7 +14,6 @@ is then what it would be on real ones, and only the times are not. All work on r
 """
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -67,13 +66,11 @@ def positive(text: str) -> int:
 
 
 def meshes(text: str) -> list[tuple[int, int]]:
-    try:
-        pairs = [tuple(map(positive, each.split("x"))) for each in text.split(",")]
-    except argparse.ArgumentTypeError:
-        pairs = [()]
-    if any(len(pair) != 2 for pair in pairs) or len({math.prod(pair) for pair in pairs}) != 1:
+    cut = [each.split("x") for each in text.split(",")]
+    pairs = [(int(pair[0]), int(pair[1])) for pair in cut if len(pair) == 2 and all(size.isdecimal() and int(size) for size in pair)]
+    if len(pairs) < len(cut) or len({data * tensor for data, tensor in pairs}) != 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no list such as 8x1,4x2: along the batch x along the model, of as many devices each")
-    return [(data, tensor) for data, tensor in pairs]
+    return pairs
 
 
 def words(text: str) -> int:

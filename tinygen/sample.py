@@ -113,7 +113,7 @@ def _write(
     options: of `writing.texts`
     """
 
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know fewer characters than texts have
 
     def say(piece: str) -> None:
