@@ -7,7 +7,7 @@
 Errors and Macbeth: 2.42 bits a byte after 250 steps, 2.28 at the end, by the averaged weights; `bzip2 -9` needs 2.49.
 
 1.77 MB of plays are 742,000 tokens of a BPE that has 1,024, 2.4 bytes each, and 2,896 windows of 256. 1,000 steps see each five and a
-half times: enough for dropout of a quarter and strong weight decay to pay; 1,500 steps do no better.
+half times: enough for dropout of a quarter and strong weight decay to pay (1,500 at 2e-3, with dropout of 0.3, ended at 2.29).
 """
 
 from tinygen.config import Config, base, vary
