@@ -224,10 +224,7 @@ def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def only(builder: Any, features: Mapping[str, Any], kind: type, noun: str, key: str, name: str) -> str:
-    """The path of the feature of a kind that `name`, given by config.data.`key`, says, or of the only one.
-
-    Raises UserError where there is no such feature, none at all, or several and no name.
-    """
+    """The path of the feature of a kind that config.data.`key` names, or of the only one. Raises UserError where that is not one."""
     paths = [path for path, feature in features.items() if isinstance(feature, kind)]
     if name and name not in paths:
         raise unknown(f"{noun} feature of {builder.name}", name, paths)
