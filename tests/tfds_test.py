@@ -268,7 +268,7 @@ def test_a_folder_that_holds_no_set_is_refused(read, tmp_path):
 
 
 def test_without_a_network_a_set_that_must_be_downloaded_is_refused_and_nothing_is_tried_again(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere.invalid cannot be reached to download it.\nPrepare it where there is a network"):
+    with pytest.raises(UserError, match=r"nowhere.invalid cannot be reached for it.\nPrepare it where there is a network"):
         tfds.prepared(Far(data_dir=str(tmp_path), file_format="array_record"))
 
 

@@ -207,10 +207,9 @@ def _check_reachable(builder: Any) -> None:
     thread.start()
     thread.join(PATIENCE)
     if not answered.is_set():
-        host = urls[0].split("/")[2]
         raise UserError(
-            f"data set {builder.info.full_name} is not in {builder.data_path}, and {host} cannot be reached to download it.\n"
-            "Prepare it where there is a network and give that place as config.data.data_dir; or train on digits, pixel_faces or a folder."
+            f"data set {builder.info.full_name} is not in {builder.data_path}, and {urls[0].split('/')[2]} cannot be reached for it.\n"
+            "Prepare it where there is a network and give that place as config.data.data_dir; or train on digits, shakespeare or files of yours."
         )
 
 
@@ -228,10 +227,10 @@ def only(builder: Any, features: Mapping[str, Any], kind: type, noun: str, key: 
     paths = [path for path, feature in features.items() if isinstance(feature, kind)]
     if name and name not in paths:
         raise unknown(f"{noun} feature of {builder.name}", name, paths)
-    if not paths:
-        raise UserError(f"data set {builder.name} holds no {noun}; its features: {', '.join(features)}")
-    if not name and len(paths) > 1:
-        raise UserError(f"data set {builder.name} holds several {noun}s: choose one with config.data.{key}={' | '.join(paths)}")
+    if not name and len(paths) != 1:
+        several = f"several {noun}s: choose one with config.data.{key}={' | '.join(paths)}"
+        none = f"no {noun}; its features: {', '.join(features)}"
+        raise UserError(f"data set {builder.name} holds {several if paths else none}")
     return name or paths[0]
 
 
