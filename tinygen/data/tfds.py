@@ -209,7 +209,7 @@ def _check_reachable(builder: Any) -> None:
     if not answered.is_set():
         raise UserError(
             f"data set {builder.info.full_name} is not in {builder.data_path}, and {urls[0].split('/')[2]} cannot be reached for it.\n"
-            "Prepare it where there is a network and give that place as config.data.data_dir; or train on digits, shakespeare or files of yours."
+            "Prepare it where there is a network and give that place as config.data.data_dir; or train on digits or shakespeare."
         )
 
 
