@@ -63,8 +63,7 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
     assert first["loss"] != last["loss"]
     assert {"eval_loss", "eval_ema_loss"} <= last.keys()
     kind = "txt" if config.model.name == "minigpt" else "png"
-    shown = sorted(path.name[:6] for path in (tmp_path / "run" / "samples").glob(f"*[0-9].{kind}"))
-    assert shown == ["000001", "000002"]
+    assert sorted({path.name[:6] for path in (tmp_path / "run" / "samples").glob(f"*.{kind}")}) == ["000001", "000002"]
     assert checkpoint.find(tmp_path / "run").step == 2
 
 
