@@ -182,9 +182,9 @@ def write(
     prompts: of each, or none
     """
     codec = parts.codec
-    suffix = {"image": "png", "text": "txt"}.get(codec.kind)
+    suffix = "txt" if codec.vocabulary is not None else "png" if codec.kind == "image" else ""
     files = [f"{index:05d}.{suffix}" for index in range(len(x))] if suffix else []
-    if codec.kind == "text":
+    if codec.vocabulary is not None:
         for name, text in zip(files, x, strict=True):
             (folder / name).write_bytes(str(text).encode("utf-8", "replace"))
     elif codec.kind == "image":
