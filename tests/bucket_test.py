@@ -147,7 +147,7 @@ def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reporte
 
 def test_arrays_are_written_to_a_bucket(bucket):
     folder = epath.Path("gs://bucket/arrays")
-    parts = SimpleNamespace(codec=SimpleNamespace(kind="curve"))
+    parts = SimpleNamespace(codec=SimpleNamespace(kind="curve", vocabulary=None))
     sample.write(folder, np.ones((2, 1)), {"label": np.zeros(0, int)}, [], parts, {})
     assert np.load(bucket / "arrays" / "samples.npz")["x"].shape == (2, 1)
 
