@@ -280,15 +280,18 @@ def test_constructors_take_keywords_only_and_have_no_defaults(section, name):
 
 
 def test_every_key_is_explained_beside_it():
-    text = Path(keys.__file__).read_text()
-    lines = text.splitlines()
-    tables = [
-        node.value
-        for node in ast.parse(text).body
-        if isinstance(node, ast.AnnAssign) and node.target.id in ("SCHEMA", "MODELS", "OBJECTIVES", "READING", "DATASETS")
-    ]
-    found = [node for table in tables for node in ast.walk(table) if isinstance(node, ast.keyword) and node.arg]  # not **READING
-    leaves = [key for key in found if not (isinstance(key.value, ast.Call) and getattr(key.value.func, "id", "") == "dict")]
-    assert {"seed", "lr", "width", "nfe", "label"} <= {key.arg for key in leaves}
-    mute = {key.arg for key in leaves if "  # " not in lines[key.lineno - 1]}
+    names, mute = set(), set()
+    for path in Path(keys.__file__).parent.glob("*.py"):
+        text = path.read_text()
+        lines = text.splitlines()
+        tables = [
+            node.value
+            for node in ast.parse(text).body
+            if isinstance(node, ast.AnnAssign) and node.target.id in ("SCHEMA", "MODELS", "OBJECTIVES", "READING", "DATASETS")
+        ]
+        found = [node for table in tables for node in ast.walk(table) if isinstance(node, ast.keyword) and node.arg]  # not **READING
+        leaves = [key for key in found if not (isinstance(key.value, ast.Call) and getattr(key.value.func, "id", "") == "dict")]
+        names |= {key.arg for key in leaves}
+        mute |= {key.arg for key in leaves if "  # " not in lines[key.lineno - 1]}
+    assert {"seed", "lr", "width", "nfe", "label"} <= names
     assert mute <= {"b1", "b2", "eps", "t_std"}  # AdamW's letters; t_std stands below its formula

@@ -1,0 +1,50 @@
+"""The keywords of objectives, by name: the rows that `tinygen.build` makes."""
+
+from typing import Any
+
+from tinygen.keys.marks import resume, stage
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "flow": dict(
+        t_mean=stage(0.0),  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
+        t_std=stage(1.0),
+        cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
+        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        nfe=resume(50),  # network evaluations a sample, guidance's included
+        guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
+        guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
+    ),
+    "edm": dict(  # wants model.time_scale=1
+        sigma_data=0.5,  # standard deviation of the data, as it is in a batch
+        p_mean=stage(-1.2),  # ln σ = N(p_mean, p_std): -0.6 and 1.2 in MicroDiT's latents at 256x256
+        p_std=stage(1.2),  # how far noise levels spread about exp(p_mean), a factor of e each
+        cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
+        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        nfe=resume(50),  # network evaluations a sample, guidance's included
+        guidance=resume(1.5),  # w in D_null + w (D_cond - D_null); 1 = off
+        guidance_interval=resume((0.0, 1000.0)),  # of σ, where guidance acts
+        sigma_min=resume(0.002),  # the last noise level before 0
+        sigma_max=resume(80.0),  # the first
+        rho=resume(7.0),  # levels are even in σ^(1/rho): the larger, the more of them are small
+    ),
+    "regression": dict(
+        target_noise=stage(0.0),  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation
+    ),
+    "classification": dict(
+        label_smoothing=stage(0.0),  # share of the target that is spread over all classes evenly; never in evaluation
+    ),
+    "autoregressive": dict(
+        label_smoothing=stage(0.0),  # share of the target that is spread over all tokens evenly; never in evaluation
+        z_loss=stage(0.0),  # weight of the squared logarithm of softmax's divisor, which keeps logits from drifting; 1e-4 in PaLM
+        logits_mib=resume(64.0),  # logits that stand at once, of all devices; the loss of a large vocabulary is taken in pieces of that
+        temperature=resume(1.0),  # of the distribution that text is drawn from; 0 = always the most likely token
+        top_k=resume(0),  # draw from the k most likely tokens; 0 = from all
+        top_p=resume(1.0),  # from the fewest of them that have this probability together; 1 = from all
+        min_p=resume(0.0),  # from those with at least this share of the most likely one's probability; 0 = from all
+        repetition_penalty=resume(1.0),  # divides the logits of tokens that there have been; 1 = off
+        new_tokens=resume(256),  # of a sample at most, the prompt not counted; a document may end before
+    ),
+    "autoencoder": dict(
+        kl_weight=1e-6,  # of the latents' divergence from N(0, 1), nats an image, beside the mean absolute error of its values
+    ),
+}
