@@ -22,6 +22,7 @@ from tinygen.models.attention import Attention
 from tinygen.models.autoencoder import Autoencoder
 from tinygen.models.causal import CausalAttention
 from tinygen.models.classifier import Classifier
+from tinygen.models.convnext import ConvNeXt
 from tinygen.models.experts import Experts
 from tinygen.models.layers import GELU, SwiGLU
 from tinygen.models.microdit import MicroDiT
@@ -33,6 +34,7 @@ from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.classification import Classification
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
+from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
@@ -40,6 +42,7 @@ from tinygen.state import Call, TrainState, make_train_step, make_train_steps, s
 MODELS: dict[str, Callable[..., nnx.Module]] = {
     "microdit": MicroDiT,
     "minigpt": MiniGPT,
+    "convnext": ConvNeXt,
     "mlp": MLP,
     "classifier": Classifier,
     "autoencoder": Autoencoder,
@@ -47,6 +50,8 @@ MODELS: dict[str, Callable[..., nnx.Module]] = {
 OBJECTIVES: dict[str, Callable[..., Any]] = {
     "flow": FlowMatching,
     "edm": EDM,
+    "meanflow": MeanFlow,
+    "improved_meanflow": ImprovedMeanFlow,
     "regression": Regression,
     "classification": Classification,
     "autoregressive": Autoregressive,
@@ -122,6 +127,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     objective = _made(OBJECTIVES, "objective", config, facts)
     check_time(config, objective)
     facts |= {"attention": config.attention, "needs_jvp": getattr(objective, "needs_jvp", False)}
+    facts |= {"told": getattr(objective, "told", ()), "head": getattr(objective, "head", False)}
     facts |= {"remat": config.remat, "scan": config.scan}
     check_blocks(config)
 

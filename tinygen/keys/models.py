@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygen.keys.marks import stage
+from tinygen.keys.marks import resume, stage
 
 MODELS: dict[str, dict[str, Any]] = {
     "microdit": dict(
@@ -25,6 +25,16 @@ MODELS: dict[str, dict[str, Any]] = {
         text_width=0,  # features of its tokens; a multiple of width / heads; 0 = width
         adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
         qk_norm=True,  # RMS norm of queries and keys, a head
+        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for EDM and MeanFlow
+    ),
+    "convnext": dict(
+        patch=2,  # pixels a side of what the first layer takes together
+        widths=(96, 192),  # features at the first resolution and, where there are two values, at half of it
+        depths=(2, 6),  # blocks there; the first resolution has as many again on the way back
+        side=7,  # of the depthwise kernels, odd
+        expansion=4,  # hidden features of a block, times its width
+        condition_width=256,  # features of what the model is told: time, span, label, guidance
+        depthwise=resume("auto"),  # auto (by machine) | convolution (grouped) | products (for backends without grouped convolution)
         time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for EDM and MeanFlow
     ),
     "mlp": dict(

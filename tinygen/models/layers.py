@@ -170,7 +170,7 @@ def sincos(position: jax.Array | np.ndarray, width: int, longest: float = 10_000
     """Sines and cosines [..., width] of `position` [...] at width/2 geometric frequencies from 1 to 1/longest (Vaswani et al. 2017)."""
     half = width // 2
     frequencies = np.exp(-math.log(longest) * np.arange(half) / half).astype(np.float32)
-    angles = jnp.asarray(position, jnp.float32)[..., None] * frequencies
+    angles = wide(jnp.asarray(position))[..., None] * frequencies
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
 
 

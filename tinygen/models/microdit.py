@@ -21,8 +21,9 @@ from tinygen.errors import UserError, unknown
 from tinygen.models import experts as mixture
 from tinygen.models import layers, masking, rope, stack
 from tinygen.models.attention import Attention
+from tinygen.models.conditioning import Conditioned, Scalars, span
 from tinygen.models.experts import Experts
-from tinygen.models.layers import Embedding, Linear, Output, SwiGLU
+from tinygen.models.layers import Linear, Output, SwiGLU
 from tinygen.models.text import TextEncoder, pooled
 
 POSITIONS = ("sincos", "rope")
@@ -79,13 +80,15 @@ class Block(nnx.Module):
         return x + gate_2[:, None] * out, {name: told[name] + more[name] for name in told}
 
 
-class MicroDiT(nnx.Module):
+class MicroDiT(Conditioned):
     """A denoiser: (x [B, H, W, C], t [B], label [B], text [B, S] or embed [B, S, E]) -> prediction [B, H, W, C].
 
     shape: (H, W, C) of an image; H and W are multiples of `patch`
     classes: of the label; 0 for a model without one
     text_vocabulary, text_length: of captions; 0 for a model without
     text_features: of captions' embeddings, which take the place of tokens; 0 for a model without
+    told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
+    head: the model makes a second prediction, from a last layer of its own
     needs_jvp: the model will be differentiated in forward mode
     The other keywords are described in `tinygen.keys.MODELS`.
     """
@@ -96,8 +99,8 @@ class MicroDiT(nnx.Module):
         self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, text_features: int, patch: int, width: int,
         depth: int, heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float,
         mixer_depth: int, mixer_width: int, experts: int, capacity: float, positions: str, position_grid: int, text_depth: int,
-        text_width: int, adaln: str, qk_norm: bool, time_scale: float, precision: str, attention: str, needs_jvp: bool, remat: str,
-        scan: int, rngs: nnx.Rngs,
+        text_width: int, adaln: str, qk_norm: bool, time_scale: float, told: Sequence[str], head: bool, precision: str, attention: str,
+        needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
         for key, value in dict(**sizes, time_scale=time_scale).items():
@@ -128,9 +131,7 @@ class MicroDiT(nnx.Module):
 
         self.embed = Linear(patch * patch * C, mixer, precision=precision, rngs=rngs)
         self.time = layers.TimeEmbedding(width, time_scale, precision=precision, rngs=rngs)
-        self.label = Embedding(classes, width, rngs=rngs) if classes else None
-        self.null = nnx.Param(0.02 * jax.random.normal(rngs.params(), (width,))) if classes else None
-        self.condition = Linear(width, width, precision=precision, rngs=rngs) if classes else None
+        self.make_label(classes, width, precision=precision, rngs=rngs)
         self.modulation = shared(6 * width)
         self.blocks = nnx.List(
             [
@@ -154,6 +155,10 @@ class MicroDiT(nnx.Module):
         reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
+        self.told = tuple(told)
+        self.scalars = Scalars(told, width, precision=precision, rngs=rngs) if told else None
+        self.head = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs) if head else None
+        self.head_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
 
     def __call__(
@@ -170,8 +175,7 @@ class MicroDiT(nnx.Module):
 
         rngs: where the choice of patches to drop comes from, in training; without, none is dropped
         """
-        if r is not None:
-            raise ValueError("MicroDiT is not told r: it predicts an instantaneous velocity")
+        h = span(t, r, self.told, "MicroDiT")
         tokens = self.embed(layers.patchify(x, self.patch))
         angles = jnp.asarray(rope.angles(*self.grid, self.rotated, self.position_grid)) if self.rotated else None
         if angles is None:
@@ -179,7 +183,8 @@ class MicroDiT(nnx.Module):
         B, L, _ = tokens.shape
         cond = self.encode(cond or {}, B)
         caption = (cond["caption"], cond["caption_mask"]) if self.text is not None else None
-        c = jax.nn.silu(self.time(t) + self._condition(cond, B))
+        scalars = jnp.zeros(()) if self.scalars is None else self.scalars(h, cond)
+        c = jax.nn.silu(self.time(t) + self._condition(cond, B) + scalars)
         if self.project is not None:
             modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
             tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, caption, angles, remat=self.remat, scan=0)
@@ -190,16 +195,19 @@ class MicroDiT(nnx.Module):
         shared = None if self.modulation is None else self.modulation(c)
         told = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
         tokens, told = stack.through(self.blocks, (tokens, told), c, shared, caption, angles, remat=self.remat, scan=self.scan)
-        shift, scale = jnp.split(self.final_modulation(c), 2, -1)
-        patches = self.final(layers.modulate(layers.layer_norm(tokens), shift, scale))
+        pred = self._predicted(tokens, c, kept, self.final_modulation, self.final)
+        head = None if self.head is None else self._predicted(tokens, c, kept, self.head_modulation, self.head)
         stats = {name: value / self.mixtures for name, value in told.items()}
         if kept is None:
-            return Output(layers.unpatchify(patches, self.shape, self.patch), stats=stats)
-        return Output(
-            layers.unpatchify(kept.back(patches), self.shape, self.patch),
-            weight=layers.unpatchify(jnp.repeat(kept.weight[..., None], self.patch**2, -1), (*self.shape[:2], 1), self.patch),
-            stats=stats,
-        )
+            return Output(pred, head=head, stats=stats)
+        weight = layers.unpatchify(jnp.repeat(kept.weight[..., None], self.patch**2, -1), (*self.shape[:2], 1), self.patch)
+        return Output(pred, head=head, weight=weight, stats=stats)
+
+    def _predicted(self, tokens: jax.Array, c: jax.Array, kept: masking.Kept | None, modulation: Linear, final: Linear) -> jax.Array:
+        """[B, H, W, C] of the last block's tokens, zero where a patch was dropped."""
+        shift, scale = jnp.split(modulation(c), 2, -1)
+        patches = final(layers.modulate(layers.layer_norm(tokens), shift, scale))
+        return layers.unpatchify(patches if kept is None else kept.back(patches), self.shape, self.patch)
 
     def encode(self, cond: Mapping[str, jax.Array], batch: int) -> Mapping[str, jax.Array]:
         """The conditions with the captions read, which depends on neither x nor t: for a sample that takes many evaluations.
@@ -217,17 +225,7 @@ class MicroDiT(nnx.Module):
     def _condition(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
         """The pooled conditions [B, D]; zero for a model without any."""
         words = jnp.zeros(()) if self.caption is None else self.caption(pooled(cond["caption"], cond["caption_mask"]))
-        return words + self._labelled(cond, batch)
-
-    def _labelled(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
-        """That of the label."""
-        if self.label is None or self.null is None or self.condition is None:
-            return jnp.zeros(())
-        null = jnp.broadcast_to(self.null[...], (batch, self.null.shape[0]))
-        if "label" not in cond:
-            return self.condition(null)
-        label = self.label(cond["label"])
-        return self.condition(jnp.where(cond["keep"][:, None], label, null) if "keep" in cond else label)
+        return words + self.labelled(cond, batch)
 
     @staticmethod
     def _check(shape: Sequence[int], patch: int, width: int, heads: int, adaln: str) -> None:

@@ -33,6 +33,7 @@ def _heun(velocity: Velocity, x: jax.Array, t: jax.Array, s: jax.Array) -> jax.A
 SAMPLERS = {
     "euler": Sampler(_euler, stages=(0.0,)),  # order 1
     "heun": Sampler(_heun, stages=(0.0, 1.0)),  # order 2
+    "average": Sampler(_euler, stages=(0.0,)),
 }
 
 

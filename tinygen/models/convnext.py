@@ -1,0 +1,170 @@
+"""A ConvNeXt that denoises images, or sound: features in two dimensions, or one, all the way (Woo et al. 2023, arXiv 2301.00808).
+
+A block is a depthwise convolution, a norm, four times as many features and back, with a global response norm between. The time and
+what else the model is told scale and shift the norm's result (FiLM, Perez et al. 2018). Two resolutions make an hourglass: blocks,
+half the sides, blocks, and back beside what there was before.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen.errors import UserError
+from tinygen.models import layers, stack
+from tinygen.models.conditioning import Conditioned, Scalars, span
+from tinygen.models.depthwise import Depthwise
+from tinygen.models.layers import Linear, Output
+from tinygen.models.products import narrow, wide
+
+
+class GRN(nnx.Module):
+    """Global response norm: x + γ(x ⊙ N) + β, N = G / mean of G over features, G the norm over all places; the identity at first."""
+
+    def __init__(self, width: int):
+        self.scale, self.bias = nnx.Param(jnp.zeros(width)), nnx.Param(jnp.zeros(width))
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, *places, C]
+        x = wide(x)
+        places = tuple(range(1, x.ndim - 1))
+        norm = jnp.sqrt(jnp.sum(jnp.square(x), places, keepdims=True) + 1e-6)  # of a dead feature too there is a gradient
+        share = norm / (jnp.mean(norm, -1, keepdims=True) + 1e-6)
+        return x + self.scale[...] * (x * share) + self.bias[...]
+
+
+class Block(nnx.Module):
+    """x + down(GRN(gelu(up(FiLM(norm(depthwise(x))))))), the identity at first."""
+
+    def __init__(
+        self, width: int, condition: int, side: int, dims: int, expansion: int, *, depthwise: str, precision: str, rngs: nnx.Rngs
+    ):  # fmt: skip
+        self.depthwise = Depthwise(width, side, dims, method=depthwise, precision=precision, rngs=rngs)
+        self.film = Linear(condition, 2 * width, zero=True, precision=precision, rngs=rngs)
+        self.up = Linear(width, expansion * width, precision=precision, rngs=rngs)
+        self.grn = GRN(expansion * width)
+        self.down = Linear(expansion * width, width, zero=True, precision=precision, rngs=rngs)
+        self.precision = precision
+
+    def __call__(self, x: jax.Array, c: jax.Array) -> jax.Array:  # [B, *places, C], [B, condition]
+        h = film(layers.layer_norm(self.depthwise(x)), self.film(c))
+        h = narrow(self.up(narrow(h, precision=self.precision)), precision=self.precision)
+        return x + self.down(narrow(self.grn(jax.nn.gelu(h)), precision=self.precision))
+
+
+class ConvNeXt(Conditioned):
+    """A denoiser: (x [B, H, W, C] or [B, L, C], t [B], label [B]) -> prediction of the shape of x.
+
+    shape: of an example; its sides are multiples of `patch`, and with two resolutions of twice that
+    classes: of the label; 0 for a model without one
+    told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
+    head: the model makes a second prediction, from a last layer of its own
+    The other keywords are described in `tinygen.keys.MODELS`.
+    """
+
+    SHARDING = ()  # a convolution splits the batch alone
+
+    def __init__(
+        self, *, shape: Sequence[int], classes: int, patch: int, widths: Sequence[int], depths: Sequence[int], side: int, expansion: int,
+        condition_width: int, depthwise: str, time_scale: float, told: Sequence[str], head: bool, precision: str, remat: str,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
+        self._check(shape, patch, widths, depths, side)
+        for key, value in dict(expansion=expansion, condition_width=condition_width, time_scale=time_scale).items():
+            if not 0 < value < math.inf:
+                raise UserError(f"config.model.{key}={value} must be positive")
+        stack.check(remat, 0, 1)
+        dims, channels = len(shape) - 1, shape[-1]
+        self.patch, self.told, self.remat = patch, tuple(told), remat
+        block = dict(condition=condition_width, side=side, dims=dims, expansion=expansion, depthwise=depthwise)
+
+        def linear(inputs: int, outputs: int, *, zero: bool = False) -> Linear:
+            return Linear(inputs, outputs, zero=zero, precision=precision, rngs=rngs)
+
+        def blocks(width: int, depth: int) -> nnx.List:
+            return nnx.List([Block(width, **block, precision=precision, rngs=rngs) for _ in range(depth)])
+
+        first, last = widths[0], widths[-1]
+        self.time = layers.TimeEmbedding(condition_width, time_scale, precision=precision, rngs=rngs)
+        self.make_label(classes, condition_width, precision=precision, rngs=rngs)
+        self.scalars = Scalars(told, condition_width, precision=precision, rngs=rngs) if told else None
+        self.embed = linear(patch**dims * channels, first)
+        self.blocks = blocks(first, depths[0])
+        self.halve = linear(2**dims * first, last) if len(widths) == 2 else None
+        self.inner = blocks(last, depths[1]) if len(widths) == 2 else nnx.List([])
+        self.double = linear(last, 2**dims * first) if len(widths) == 2 else None
+        self.outer = blocks(first, depths[0]) if len(widths) == 2 else nnx.List([])
+        self.final_film = linear(condition_width, 2 * first, zero=True)
+        self.final = linear(first, patch**dims * channels, zero=True)
+        self.head_film = linear(condition_width, 2 * first, zero=True) if head else None
+        self.head = linear(first, patch**dims * channels, zero=True) if head else None
+
+    def __call__(
+        self,
+        x: jax.Array,
+        t: jax.Array,
+        r: jax.Array | None = None,
+        cond: Mapping[str, jax.Array] | None = None,
+        *,
+        rngs: nnx.Rngs | None = None,
+    ) -> Output:
+        """Args: x [B, *places, C]; t [B] in [0, 1], r [B] where the objective tells it; cond: `label` int32 [B], `keep` bool [B], False
+        for the model's null condition, and the objective's scalars [B].
+        """
+        del rngs  # nothing is dropped
+        h, cond = span(t, r, self.told, "ConvNeXt"), cond or {}
+        c = self.time(t) + self.labelled(cond, len(x))
+        c = jax.nn.silu(c if self.scalars is None else c + self.scalars(h, cond))
+        z = stack.through(self.blocks, self.embed(gathered(x, self.patch)), c, remat=self.remat, scan=0)
+        if self.halve is not None and self.double is not None:
+            low = stack.through(self.inner, self.halve(gathered(z, 2)), c, remat=self.remat, scan=0)
+            z = stack.through(self.outer, z + spread(self.double(low), 2), c, remat=self.remat, scan=0)
+        normal = layers.layer_norm(z)
+        pred = spread(self.final(film(normal, self.final_film(c))), self.patch)
+        if self.head is None or self.head_film is None:
+            return Output(pred)
+        return Output(pred, head=spread(self.head(film(normal, self.head_film(c))), self.patch))
+
+    @staticmethod
+    def _check(shape: Sequence[int], patch: int, widths: Sequence[int], depths: Sequence[int], side: int) -> None:
+        if len(shape) not in (2, 3):
+            raise UserError(f"model convnext draws images [H, W, C] or sound [L, C], but the data's examples have shape {list(shape)}")
+        if not 1 <= len(widths) == len(depths) <= 2:
+            raise UserError(f"config.model.widths={widths} and depths={depths} must have one value a resolution, of which there are 1 or 2")
+        for key, values in dict(patch=(patch,), widths=widths, depths=depths).items():
+            if min(values) < 1:
+                raise UserError(f"config.model.{key}={values if len(values) > 1 else values[0]} must be positive")
+        if side < 1 or side % 2 == 0:
+            raise UserError(f"config.model.side={side} must be odd and positive: a kernel has a middle")
+        multiple = patch * 2 ** (len(widths) - 1)
+        if any(size % multiple for size in shape[:-1]):
+            sides = "x".join(map(str, shape[:-1]))
+            halved = ", and its half with two resolutions," if len(widths) == 2 else ""
+            raise UserError(
+                f"config.model.patch={patch}{halved} does not divide examples of {sides}: sides must be multiples of {multiple}"
+            )
+
+
+def film(x: jax.Array, scale_shift: jax.Array) -> jax.Array:
+    """x [B, *places, C] scaled by 1 + the first half of scale_shift [B, 2 C] and shifted by the second."""
+    scale, shift = jnp.split(scale_shift.reshape(len(x), *[1] * (x.ndim - 2), -1), 2, -1)
+    return x * (1.0 + scale) + shift
+
+
+def gathered(x: jax.Array, patch: int) -> jax.Array:
+    """[B, *places, C] -> [B, *(places / patch), patch^dims · C]: the places of a patch side by side."""
+    B, *places, C = x.shape
+    x = x.reshape(B, *[each for size in places for each in (size // patch, patch)], C)
+    dims = len(places)
+    order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
+    return x.transpose(order).reshape(B, *(size // patch for size in places), -1)
+
+
+def spread(x: jax.Array, patch: int) -> jax.Array:
+    """The inverse of `gathered`."""
+    B, *places, _ = x.shape
+    dims = len(places)
+    x = x.reshape(B, *places, *[patch] * dims, -1)
+    order = [0, *[each for axis in range(1, dims + 1) for each in (axis, axis + dims)], 2 * dims + 1]
+    return x.transpose(order).reshape(B, *(size * patch for size in places), -1)

@@ -1,0 +1,190 @@
+"""What objectives share that learn an average velocity u(z, t, r) = 1 / (t - r) ∫ from r to t of v: draws, weights, metrics, sampling."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tinygen import rng
+from tinygen.errors import UserError
+from tinygen.objectives import guidance, samplers
+from tinygen.objectives.flow import BINS, by_time, mean_over
+
+Cond = Mapping[str, jax.Array]
+
+
+class Draw(NamedTuple):
+    """Noisy examples z = (1 - t)·x + t·ε [B, ...], their velocity v = ε - x, and times t >= r [B]."""
+
+    z: jax.Array
+    v: jax.Array
+    t: jax.Array
+    r: jax.Array
+
+
+class Error(NamedTuple):
+    """terms: squared errors [B, ...], of the average velocity first, each of them minimised; out: the model's"""
+
+    terms: tuple[jax.Array, ...]
+    out: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AverageVelocity(guidance.Denoising):
+    """shape: of an example. The other fields are described in `tinygen.keys.OBJECTIVES`.
+
+    A subclass says what is compared, `_error(model, draw, cond, key, train=...)`, and what a model is told besides: `told`, and the
+    values of `_unguided` and `_sampling`.
+    """
+
+    shape: tuple[int, ...]
+    t_mean: float
+    t_std: float
+    equal: float
+    cond_drop: float
+    power: float
+    offset: float
+    sampler: str
+    nfe: int
+
+    needs_jvp = True
+    time_scale = 1.0  # a larger one would multiply du/dt
+
+    _error: ClassVar[Callable[..., Error]]
+
+    def __post_init__(self) -> None:
+        guidance.check(self.cond_drop, self.sampler, self.nfe, 1.0)
+        if not (0 < self.t_std < math.inf and math.isfinite(self.t_mean)):
+            raise UserError(f"config.objective.t_std={self.t_std} must be positive and t_mean={self.t_mean} finite")
+        if not 0 <= self.equal <= 1:
+            raise UserError(f"config.objective.equal={self.equal} must lie in [0, 1]: the share of examples with r = t")
+        if not 0 <= self.power <= 2:
+            raise UserError(f"config.objective.power={self.power} must lie in [0, 2]; 0 = all examples weigh the same")
+        if not 0 < self.offset < math.inf:
+            raise UserError(f"config.objective.offset={self.offset} must be positive: with an error of zero it is what is divided by")
+
+    def loss(self, model: Any, batch: Cond, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+        """The mean of S / sg((S + offset)^power) over the batch's valid examples, S an example's sum of squared errors.
+
+        With power 1 it prints about 1 for each term, whatever the model does; its gradient is that of log(S + offset).
+        Metrics, (sum, weight) pairs: `loss`; `raw_loss`, the mean squared error of the average velocity, also by quarter of t and
+        where r = t (`raw_loss_equal`); the shares of examples with r = t and by quarter of t - r (`share_equal`, `share_h0` to `_h3`);
+        in evaluation `velocity_loss`: flow matching's loss of u(z, t, t) without guidance, on the times and noise that flow matching
+        would draw, so that the two can be compared.
+        """
+        x = batch["x"]
+        B = len(x)
+        time_key, noise_key, keep_key, key = jax.random.split(key, 4)  # as flow matching has it
+        second_key, equal_key, key = jax.random.split(key, 3)
+        first, second = (jax.nn.sigmoid(self.t_mean + self.t_std * jax.random.normal(each, (B,))) for each in (time_key, second_key))
+        noise = jax.random.normal(noise_key, x.shape)
+        t, r = jnp.maximum(first, second), jnp.minimum(first, second)
+        r = jnp.where(jax.random.uniform(equal_key, (B,)) < self.equal, t, r)
+        cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
+        terms, out = self._error(model, Draw(between(x, noise, t), noise - x, t, r), cond, key, train=train)
+        weight = batch.get("weight", jnp.ones(B))
+        error = mean_over(terms[0], out.weight)  # [B]
+        adapted = sum(adaptive(mean_over(term, out.weight) * covered(term, out.weight), self.power, self.offset) for term in terms)
+        equal = (t == r).astype(weight.dtype)
+        total, raw = ((jnp.sum(weight * each), jnp.sum(weight)) for each in (adapted, error))
+        metrics = {"loss": total, "raw_loss": raw, **by_time(error, weight, t), **out.stats}
+        metrics["raw_loss_equal"] = (jnp.sum(weight * equal * error), jnp.sum(weight * equal))
+        metrics["share_equal"] = (jnp.sum(weight * equal), jnp.sum(weight))
+        spans = jnp.minimum(((t - r) * BINS).astype(jnp.int32), BINS - 1)
+        metrics |= {f"share_h{index}": (jnp.sum(weight * (spans == index)), jnp.sum(weight)) for index in range(BINS)}
+        if len(terms) > 1:
+            metrics["head_loss"] = (jnp.sum(weight * mean_over(terms[1], out.weight)), jnp.sum(weight))
+        if not train:
+            seen = {**cond, **self._unguided(B)}
+            velocity = instantaneous(model, between(x, noise, first), first, seen)
+            metrics["velocity_loss"] = (jnp.sum(weight * mean_over(jnp.square(velocity - (noise - x)), None)), jnp.sum(weight))
+        return total[0] / jnp.maximum(total[1], 1e-12), metrics
+
+    def _unguided(self, batch: int) -> dict[str, jax.Array]:
+        """What the model is told besides, where it is asked for the unguided velocity."""
+        del batch
+        return {}
+
+    def _sampling(self, batch: int) -> dict[str, jax.Array]:
+        """What the model is told besides, while sampling."""
+        del batch
+        return {}
+
+    def _sample(self, model: Any, keys: jax.Array, cond: Cond | None, negative: Cond | None) -> jax.Array:
+        if negative is not None:
+            raise UserError("a negative prompt is what guidance leads away from at sampling: here guidance was learnt, without one")
+        B = len(keys)
+        given = {**(cond or {}), **self._sampling(B)}
+        if hasattr(model, "encode"):
+            given = model.encode(given, B)
+
+        def average(x: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
+            return model(x, jnp.broadcast_to(t, (B,)), jnp.broadcast_to(s, (B,)), cond=given).pred
+
+        def step(x, times):
+            return x - (times[0] - times[1]) * average(x, times[0], times[1]), None
+
+        grid = samplers.uniform_grid(self.nfe)
+        return jax.lax.scan(step, rng.normal(keys, self.shape), jnp.stack([grid[:-1], grid[1:]], -1))[0]
+
+    def evaluations(self, *, conditional: bool) -> int:
+        """Network evaluations that a sample takes: one a step."""
+        del conditional
+        return self.nfe
+
+
+def instantaneous(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: bool = False) -> jax.Array:
+    """The velocity that the model predicts, u(z, t, t) or its second prediction there. Nothing is learnt through it."""
+    out = model(z, t, t, cond=cond)
+    return jax.lax.stop_gradient(out.head if head else out.pred)
+
+
+def both(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: bool = False) -> tuple[jax.Array, jax.Array]:
+    """`instantaneous` with each example's own condition, dropped or not, and with the null condition: one evaluation of twice the batch."""
+    null = {**cond, "keep": jnp.zeros(len(z), bool)}
+    twice = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), dict(cond), null)
+    own, other = jnp.split(instantaneous(model, jnp.concatenate([z, z]), jnp.concatenate([t, t]), twice, head=head), 2)
+    return own, other
+
+
+def with_rate(model: Any, draw: Draw, velocity: jax.Array, cond: Cond, key: jax.Array, *, train: bool) -> tuple[Any, jax.Array]:
+    """(the model's output at (z, t, r), du/dt along the flow): the derivative along (dz, dt, dr) = (velocity, 1, 0)."""
+
+    def predict(z: jax.Array, t: jax.Array, r: jax.Array) -> tuple[jax.Array, Any]:
+        out = model(z, t, r, cond=cond, rngs=nnx.Rngs(mask=key) if train else None)
+        return out.pred, out
+
+    along = (velocity, jnp.ones_like(draw.t), jnp.zeros_like(draw.r))
+    _, rate, out = jax.jvp(predict, (draw.z, draw.t, draw.r), along, has_aux=True)
+    return out, rate
+
+
+def adaptive(square: jax.Array, power: float, offset: float) -> jax.Array:
+    """S / sg((S + offset)^power) of each example's sum of squared errors S [B]."""
+    return square / jax.lax.stop_gradient((square + offset) ** power)
+
+
+def covered(square: jax.Array, weight: jax.Array | None) -> jax.Array:
+    """How many of an example's values [B, ...] are predicted: [B], or a number where all are."""
+    if weight is None:
+        return jnp.asarray(math.prod(square.shape[1:]), square.dtype)
+    return jnp.sum(jnp.broadcast_to(weight, square.shape), tuple(range(1, square.ndim)))
+
+
+def between(x: jax.Array, noise: jax.Array, t: jax.Array) -> jax.Array:
+    """z = (1 - t)·x + t·ε."""
+    return (1 - column(t, x)) * x + column(t, x) * noise
+
+
+def column(t: jax.Array, x: jax.Array) -> jax.Array:
+    """[B] in a shape that broadcasts against x [B, ...]."""
+    return t.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def check_interval(key: str, interval: tuple[float, ...]) -> None:
+    if len(interval) != 2 or not 0 <= interval[0] <= interval[1] <= 1:
+        raise UserError(f"config.objective.{key}={interval} must be (low, high) with 0 <= low <= high <= 1")

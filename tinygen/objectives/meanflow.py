@@ -1,0 +1,127 @@
+"""MeanFlow: learn the average velocity of a flow over any span, so that one step takes noise to data (Geng et al. 2025, arXiv 2505.13447).
+
+u(z, t, r) = 1 / (t - r) ∫ from r to t of v, r <= t, obeys u = v - (t - r)·du/dt along the flow: the identity that the loss asks for.
+In forward mode du/dt costs as much as u itself.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tinygen.errors import UserError
+from tinygen.objectives import average_velocity
+from tinygen.objectives.average_velocity import AverageVelocity, Draw, column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeanFlow(AverageVelocity):
+    """Guidance is baked in: what is learnt is the average of the guided velocity, and a sample takes one evaluation a step.
+
+    shape: of an example. The other fields are described in `tinygen.keys.OBJECTIVES`.
+    """
+
+    omega: float
+    kappa: float
+    omega_interval: tuple[float, float]
+
+    told = ("h",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.omega) or not 0 <= self.kappa < 1:
+            raise UserError(f"config.objective.omega={self.omega} must be finite and kappa={self.kappa} lie in [0, 1)")
+        average_velocity.check_interval("omega_interval", self.omega_interval)
+        if self.guides and self.cond_drop == 0:
+            raise UserError(
+                f"guidance by config.objective.omega={self.omega} and kappa={self.kappa} needs cond_drop > 0: the null condition must be "
+                "learnt too. Without it take omega=1 and kappa=0"
+            )
+
+    @property
+    def guides(self) -> bool:
+        return (self.omega, self.kappa) != (1.0, 0.0)
+
+    def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
+        target = self._guided(model, draw, cond) if cond and self.guides else draw.v
+        out, rate = average_velocity.with_rate(model, draw, target, cond, key, train=train)
+        goal = jax.lax.stop_gradient(target - column(draw.t - draw.r, draw.z) * rate)
+        return average_velocity.Error((jnp.square(out.pred - goal),), out)
+
+    def _guided(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array]) -> jax.Array:
+        """ω·v + (1 - ω - κ)·u(z, t, t | null) + κ·u(z, t, t | c) inside the interval, v outside and where the condition is dropped."""
+        kept, null = average_velocity.both(model, draw.z, draw.t, cond)
+        guided = self.omega * draw.v + (1 - self.omega - self.kappa) * null + self.kappa * kept
+        low, high = self.omega_interval
+        acts = cond["keep"] & (draw.t >= low) & (draw.t <= high)
+        return jnp.where(column(acts, draw.z), guided, draw.v)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImprovedMeanFlow(AverageVelocity):
+    """Improved MeanFlow (Geng et al. 2025, arXiv 2512.02012): a regression on the velocity, whose network may be told any guidance.
+
+    V = u + (t - r)·sg(du/dt) is compared with v, which does not depend on the network, and du/dt is taken along the velocity that the
+    network predicts, not along the one that was drawn. Guidance is a condition: its weight ω and the interval of t where it acts.
+
+    shape: of an example. The other fields are described in `tinygen.keys.OBJECTIVES`.
+    """
+
+    velocity: str
+    omega_max: float
+    guidance: float
+    guidance_interval: tuple[float, float]
+
+    told = ("h", "omega", "t_lo", "t_hi")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.velocity not in ("head", "boundary"):
+            raise UserError(f"config.objective.velocity={self.velocity!r} must be 'head' or 'boundary'")
+        if not 1 <= self.omega_max < math.inf:
+            raise UserError(f"config.objective.omega_max={self.omega_max} must be 1 (no guidance is learnt) or more")
+        if self.omega_max > 1 and self.cond_drop == 0:
+            raise UserError(
+                f"guidance up to config.objective.omega_max={self.omega_max} needs cond_drop > 0: the null condition must be learnt too. "
+                "Without it take omega_max=1"
+            )
+        if not 1 <= self.guidance <= self.omega_max:
+            raise UserError(f"guidance {self.guidance}: this model learns weights from 1, which is off, to omega_max={self.omega_max}")
+        average_velocity.check_interval("guidance_interval", self.guidance_interval)
+        low, high = self.guidance_interval
+        if not low <= 0.5 <= high:
+            raise UserError(f"guidance_interval={self.guidance_interval}: this model learns intervals of t that hold 0.5")
+
+    @property
+    def head(self) -> bool:
+        """Whether the network predicts the velocity beside its average."""
+        return self.velocity == "head"
+
+    def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
+        omega_key, low_key, high_key, key = jax.random.split(key, 4)
+        B, equal = len(draw.t), draw.t == draw.r
+        given = cond if cond and self.omega_max > 1 else {}
+        omega = jnp.exp(jax.random.uniform(omega_key, (B,)) * math.log(self.omega_max)) if given else jnp.ones(B)
+        low = jnp.where(equal, 0.0, 0.5 * jax.random.uniform(low_key, (B,)))
+        high = jnp.where(equal, 1.0, 0.5 + 0.5 * jax.random.uniform(high_key, (B,)))
+        told = {**cond, "omega": omega, "t_lo": low, "t_hi": high}
+        if given:
+            velocity, null = average_velocity.both(model, draw.z, draw.t, told, head=self.head)
+            weight = jnp.where(cond["keep"] & (draw.t >= low) & (draw.t <= high), 1 - 1 / omega, 0.0)
+            target = draw.v + column(weight, draw.z) * (velocity - null)
+        else:
+            velocity, target = average_velocity.instantaneous(model, draw.z, draw.t, told, head=self.head), draw.v
+        out, rate = average_velocity.with_rate(model, draw, velocity, told, key, train=train)
+        composed = out.pred + column(draw.t - draw.r, draw.z) * jax.lax.stop_gradient(rate)
+        terms = (jnp.square(composed - target),) + ((jnp.square(out.head - target),) if self.head else ())
+        return average_velocity.Error(terms, out)
+
+    def _unguided(self, batch: int) -> dict[str, jax.Array]:
+        return {"omega": jnp.ones(batch), "t_lo": jnp.zeros(batch), "t_hi": jnp.ones(batch)}
+
+    def _sampling(self, batch: int) -> dict[str, jax.Array]:
+        low, high = self.guidance_interval
+        return {"omega": jnp.full(batch, self.guidance), "t_lo": jnp.full(batch, low), "t_hi": jnp.full(batch, high)}
