@@ -1,6 +1,6 @@
 """MNIST digits by flow matching: the ConvNeXt of convnext_mnist_imf.py, as the baseline that takes fifty steps.
 
-    tinygen train --config=configs/convnext_mnist_fm.py
+tinygen train --config=configs/convnext_mnist_fm.py
 """
 
 from tinygen.config import Config, base, vary

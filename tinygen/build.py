@@ -130,6 +130,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     facts |= {"told": getattr(objective, "told", ()), "head": getattr(objective, "head", False)}
     facts |= {"remat": config.remat, "scan": config.scan}
     check_blocks(config)
+    check_told(config, codec)
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
@@ -245,6 +246,15 @@ def check_blocks(config: Config) -> None:
     for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
         if config[key] != off and key not in wanted:
             raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")
+
+
+def check_told(config: Config, codec: Codec) -> None:
+    """Raises UserError for captions where the model reads none: it would learn without them, and samples ignore their prompts."""
+    reads = inspect.signature(_row(MODELS, "model", config).__init__).parameters
+    if codec.text is not None and "text_length" not in reads:
+        raise UserError(
+            f"model {config.model.name!r} is not told captions: take microdit, or leave config.text.tokens and embeddings empty"
+        )
 
 
 def check_batch_size(config: Config, layout: Layout) -> None:
