@@ -13,7 +13,7 @@ A row of the picture is an arm as its recipe samples, or with settings in place 
 a row). A column is what a sample may cost (--nfe). All cells begin from the same noise and have the same classes, a row of samples each.
 Beneath are, of --samples each,
 
-    right     share that a judge of digits reads as what was asked for
+    accuracy  share that a judge of digits reads as what was asked for
     spread    how much they vary within a class, beside real ones
     distance  from the nearest training image, beside that of real ones not trained on
 
@@ -35,6 +35,7 @@ from comparing import cells, picture, plan, runs
 from tinygen import checkpoint, networks
 from tinygen.config import Config
 from tinygen.errors import UserError
+from tinygen.options import DENOISING
 
 ARMS = (
     "flow=configs/convnext_mnist_fm.py",
@@ -95,13 +96,17 @@ def nfes_of(text: str) -> list[int]:
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raises UserError for numbers that do not do, and for features that are not there."""
+    """Raises UserError for numbers that do not do, a folder that cannot be made and features that are not there."""
     for name, value in {"minutes": given.minutes, "steps": given.steps}.items():
         if value is not None and not 0 < value < 1e9:
             raise UserError(f"--{name}={value} must be positive")
     for name, value in {"samples": given.samples, "num": given.num}.items():
         if value < 2:
             raise UserError(f"--{name}={value}: take two samples or more")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={given.out}: {error.strerror}") from error
     if given.features and given.features not in networks.NAMES:
         checkpoint.find(given.features, option="--features")
 
@@ -111,7 +116,7 @@ def judge_of(config: Config, num: int) -> Any:
     data, classes = config.data.name, score_digits.NUM_CLASSES
     if data not in score_digits.SIZES or not config.data.label:
         runs.say(
-            f"{data}{'' if config.data.get('label', True) else ' without labels'}: the judge reads labelled digits; right, spread and "
+            f"{data}{'' if config.data.get('label', True) else ' without labels'}: the judge reads labelled digits; accuracy, spread and "
             "distance are left out"
         )
         return None
@@ -141,54 +146,57 @@ def cell(row: plan.Row, nfe: int, given: argparse.Namespace, judge: Any) -> dict
     if row.faults[nfe]:
         return {"asked": nfe, "impossible": row.faults[nfe]}
     place = given.out / row.arm.name / f"seed{given.seed}"
-    folder = place / "cells" / "-".join([f"nfe{nfe}", *(f"{name}={value}" for name, value in row.settings.items())])
-    record = cells.drawn(place / "0", folder, given.samples, row.settings, nfe)
+    settings = [f"--nfe={nfe}", *(f"--{word}" for word in row.words)]
+    folder = place / "cells" / "-".join([f"nfe={nfe}", *row.words])
+    record = cells.drawn(place / "0", folder, given.samples, settings)
     found: dict[str, Any] = {"asked": nfe, "nfe": record["nfe"], "samples": str(folder)}
     if judge is not None:
         found |= cells.judged(folder, row.arm.config.data.name, judge)
     if given.features:
-        found |= cells.distances(place / "0", given.features, given.num, row.settings, nfe, record)
+        protocol = {name: record.get(name) for name in DENOISING}  # in which a score that is there already must be like these samples
+        found |= runs.distances(place / "0", given.features, given.num, settings, **protocol)
     return found
 
 
 def show(
     given: argparse.Namespace, facts: dict[str, dict[str, Any]], rows: Sequence[plan.Row], results: Sequence[Sequence[dict[str, Any]]]
-):
+) -> None:
     """Prints two tables, writes the numbers and the picture."""
     told = {name: getattr(given, name) for name in ("seed", "minutes", "steps", "samples", "features", "num")}
     numbers = [{"arm": row.arm.name, "settings": row.settings, "cells": own} for row, own in zip(rows, results, strict=True)]
     (given.out / "objectives.json").write_text(json.dumps({**told, "arms": facts, "rows": numbers}, indent=1) + "\n", "utf-8")
     taken = [(row.name, each) for row, own in zip(rows, results, strict=True) for each in own]
-    print(runs.table([(name, {key: each[key] for key in each if key not in ("recipe", "workdir")}) for name, each in facts.items()]))
-    print(runs.table([(name, {key: each[key] for key in each if key not in ("samples", "impossible")}) for name, each in taken]))
-    data, path = rows[0].arm.config.data.name, given.out / "objectives.png"
-    budget = (
-        f"{given.minutes:g} minutes of training each"
-        if given.minutes
-        else ""
-        if not given.steps
-        else f"{given.steps:,} steps of training each"
-    )
-    distance = f"Fréchet distance of {given.num:,} in the features of {Path(given.features).name}" if given.features else ""
-    title = ", ".join(filter(None, [data, budget, f"{given.samples:,} samples a cell are judged", distance]))
+    print(runs.table([(name, without(each, "recipe", "workdir")) for name, each in facts.items()]), end="\n\n")
+    print(runs.table([(name, without(each, "samples", "impossible")) for name, each in taken]), end="\n\n")
+    title = [rows[0].arm.config.data.name, f"{given.samples:,} samples a cell are judged"]
+    if given.minutes or given.steps:
+        title.insert(1, f"{f'{given.minutes:g} minutes' if given.minutes else f'{given.steps:,} steps'} of training each")
+    if given.features:
+        title.append(f"FD of {given.num:,} samples in the features of {Path(given.features).name}")
     drawn = [picture.Row(row.name, about(facts[row.arm.name]), list(map(shown, own))) for row, own in zip(rows, results, strict=True)]
-    picture.draw(path, title, [f"nfe {each['asked']}" for each in results[0]], drawn, cells.COLUMNS)
-    print(path)
+    picture.draw(given.out / "objectives.png", ", ".join(title), [f"nfe {each['asked']}" for each in results[0]], drawn, cells.COLUMNS)
+    print(given.out / "objectives.png")
+
+
+def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def about(facts: dict[str, Any]) -> list[str]:
     """What the picture says of a training."""
-    lines = [f"{facts['steps']:,.0f} steps, {facts['seconds'] / 60:.3g} min", f"{facts['parameters'] / 1e6:.3g}M parameters"]
-    return lines + [f"velocity loss {facts[name]:.4f}" for name in ("velocity_loss",) if name in facts]
+    seconds = facts["seconds"]
+    lines = [f"{facts['steps']:,.0f} steps, {f'{seconds:.0f} s' if seconds < 100 else f'{seconds / 60:.0f} min'}"]
+    lines += [f"{facts['parameters'] / 1e6:.2f}M parameters"]
+    return lines + ([f"velocity loss {facts['velocity_loss']:.4f}"] if "velocity_loss" in facts else [])
 
 
 def shown(found: dict[str, Any]) -> picture.Cell:
     """A cell of the picture."""
     if "impossible" in found:
         return picture.Cell(reason=found["impossible"])
-    lines = (
-        [f"{found['accuracy']:.1%} right", f"spread {found['spread']:.2f}, distance {found['distance']:.2f}"] if "accuracy" in found else []
-    )
+    lines = []
+    if "accuracy" in found:
+        lines += [f"{100 * found['accuracy']:.1f} % right", f"spread {found['spread']:.2f}, distance {found['distance']:.2f}"]
     lines += [f"{'FID' if name == 'fid' else 'FD'} {value:.3g}" for name, value in found.items() if name == "fid" or name.startswith("fd_")]
     lines += [f"{found['nfe']} evaluations taken"] if found["nfe"] != found["asked"] else []
     return picture.Cell(cells.shown(Path(found["samples"])), lines)

@@ -1,7 +1,7 @@
 """One cell of a comparison: what a run draws with so many network evaluations and some settings, shown and scored."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,17 @@ from PIL import Image
 
 from comparing import runs
 from tinygen.errors import UserError
-from tinygen.options import DENOISING
 
 JUDGED = ("accuracy", "spread", "distance")  # of `score_digits.score`
 ROWS, COLUMNS = 10, 6  # samples that a cell shows: a row a class, where there are so few
 
 
-def drawn(run: Path, folder: Path, num: int, settings: Mapping[str, Any], nfe: int) -> dict[str, Any]:
-    """samples.json of `num` samples in `folder`, drawn now where that was not done."""
-    command = [f"--ckpt={run}", f"--num={num}", f"--nfe={nfe}", *flags(settings)]
+def drawn(run: Path, folder: Path, num: int, settings: Sequence[str]) -> dict[str, Any]:
+    """samples.json of `num` samples in `folder`, drawn now where that was not done. settings: flags of `tinygen sample`"""
+    command = [f"--ckpt={run}", f"--num={num}", *settings]
     noted = folder / "command.json"
     if not (noted.exists() and json.loads(noted.read_text("utf-8")) == command):
-        runs.say(f"{num} samples of {run}, nfe={nfe} {' '.join(flags(settings))}".rstrip())
+        runs.say(f"{num} samples of {run}: {' '.join(settings)}")
         runs.call("sample", *command, f"--out={folder}")
         noted.write_text(json.dumps(command))  # last: what is noted is there
     return record_of(folder)
@@ -30,16 +29,6 @@ def drawn(run: Path, folder: Path, num: int, settings: Mapping[str, Any], nfe: i
 
 def record_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "samples.json").read_text("utf-8"))
-
-
-def flags(settings: Mapping[str, Any]) -> list[str]:
-    return [f"--{name}={value}" for name, value in settings.items()]
-
-
-def distances(run: Path, features: str, num: int, settings: Mapping[str, Any], nfe: int, record: Mapping[str, Any]) -> dict[str, float]:
-    """`runs.distances` of samples that are drawn as those of `record`, a samples.json, were."""
-    protocol = {name: record.get(name) for name in DENOISING}
-    return runs.distances(run, features, num, [f"--nfe={nfe}", *flags(settings)], **protocol)
 
 
 def judged(folder: Path, data: str, judge: Any) -> dict[str, float]:

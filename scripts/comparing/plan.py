@@ -27,8 +27,13 @@ class Row(NamedTuple):
     faults: dict[int, str]
 
     @property
+    def words(self) -> list[str]:
+        """["sampler=euler", "guidance=1"]."""
+        return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.settings.items()]
+
+    @property
     def name(self) -> str:
-        return ", ".join([self.arm.name, *(f"{name} {value}" for name, value in self.settings.items())])
+        return ", ".join([self.arm.name, *self.words])
 
 
 def arms_of(words: Sequence[str], overrides: list[str]) -> list[Arm]:
