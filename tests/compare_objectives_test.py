@@ -223,7 +223,7 @@ def test_a_picture_has_every_cell_in_its_place(tmp_path):
     halves = np.array_split(np.arange(len(pixels)), 2)
     shares = [[float((pixels[half, column] == 128).mean()) for column in columns] for half in halves]
     assert shares[0][1] < 0.05  # some edge of a letter
-    assert shares[1][0] > 0.7  # all of its samples
+    assert shares[1][0] > 0.6  # all of its samples
     assert 0.05 < shares[0][0] < 0.5  # what is between them
 
 
