@@ -7,6 +7,7 @@ import compare_objectives
 import numpy as np
 import pytest
 import score_digits
+from benchmarks import machine
 from comparing import cells, picture, plan, runs
 from PIL import Image
 
@@ -150,8 +151,10 @@ def test_distances_of_equal_samples_are_taken_once(calls, tmp_path):
     assert [call[-1] for call in calls] == ["--nfe=4", "--nfe=8"]
 
 
-def test_minutes_are_steps_at_the_rate_of_a_short_run_and_the_schedule_ends_with_them(calls, compare):
+def test_minutes_are_steps_at_the_rate_of_a_short_run_and_the_schedule_ends_with_them(calls, compare, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "busy_share", lambda: 0.5)
     assert compare("--minutes=2") == 0
+    assert "others used 50% of the processors" in capsys.readouterr().err
     first, second = [call for call in calls if call[0] == "train" and "/one/" in call[2]]
     assert "--config.train.steps=100" in first
     assert second[-2:] == (

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
+
 from comparing import REPOSITORY
 from tinygen.errors import UserError
 
@@ -69,11 +71,14 @@ def finished(workdir: Path) -> bool:
 
 
 def steps_within(minutes: float, recipe: str, folder: Path, seed: int, settings: Sequence[str]) -> int:
-    """The training steps that a recipe takes in so many minutes on this machine, as idle as it is now: by a short run in `folder`.
+    """The training steps that a recipe takes in so many minutes on this machine, as busy as it is now, which is said: by a short run in
+    `folder`, which is made once.
 
     Evaluations, pictures and checkpoints come on top, as they do in `cost`.
     """
     every = {"log_every": RATE_STEPS // 5, "steps": RATE_STEPS, "eval_every": 0, "preview_every": 0, "checkpoint_every": 0}
+    if not finished(folder / "0"):
+        say("\n".join([f"how fast {recipe} trains", *machine.caution(machine.busy_share())]))
     run = trained([recipe], folder, seed, [*settings, *(f"--config.train.{key}={value}" for key, value in every.items())])[0]
     rates = [line["steps_per_s"] for line in lines_of(run / "metrics.jsonl") if "steps_per_s" in line]
     return max(1, int(60 * minutes * statistics.median(rates[1:])))
