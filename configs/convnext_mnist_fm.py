@@ -1,0 +1,28 @@
+"""MNIST digits by flow matching: the ConvNeXt of convnext_mnist_imf.py, as the baseline that takes fifty steps.
+
+    tinygen train --config=configs/convnext_mnist_fm.py
+"""
+
+from tinygen.config import Config, base, vary
+
+
+def get_config(variant: str = "") -> Config:
+    config = base(
+        data=dict(name="digits"),
+        batch_size=64,
+        model=dict(name="convnext", patch=2, widths=(96, 192), depths=(2, 6)),
+        objective=dict(name="flow", t_mean=-0.4, sampler="heun", nfe=50, guidance=2.0),
+        optim=dict(lr=1e-3, warmup=100),
+        ema=dict(decay=0.999),
+        train=dict(preview_num=70, steps=2000, preview_every=500, eval_every=500, checkpoint_every=500),
+    )
+    return vary(
+        config,
+        variant,
+        smoke=dict(
+            batch_size=16,
+            model=dict(widths=(16, 32), depths=(1, 1), condition_width=32),
+            objective=dict(nfe=8),
+            train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
+        ),
+    )

@@ -1,0 +1,27 @@
+"""Digits of 8x8 pixels in one step, by class: MeanFlow with guidance baked in.
+
+    tinygen train --config=configs/meanflow_digits.py
+"""
+
+from tinygen.config import Config, base, vary
+
+
+def get_config(variant: str = "") -> Config:
+    config = base(
+        data=dict(name="digits8"),
+        batch_size=64,
+        model=dict(name="microdit", patch=2, width=96, depth=4, heads=2, time_scale=1.0),
+        objective=dict(name="meanflow", omega=1.0, kappa=0.5),
+        optim=dict(lr=2e-3, warmup=50),
+        ema=dict(decay=0.995),
+        train=dict(preview_num=80, steps=4000, preview_every=1000, eval_every=1000, checkpoint_every=1000),
+    )
+    return vary(
+        config,
+        variant,
+        smoke=dict(
+            batch_size=16,
+            model=dict(width=32, depth=2),
+            train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
+        ),
+    )

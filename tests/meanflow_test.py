@@ -1,0 +1,412 @@
+"""MeanFlow and improved MeanFlow against closed forms, finite differences and flow matching."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_convnext
+import small_microdit
+from flax import nnx
+from gaussian_flow import KEY, SHAPE, M, S, column, flow, gaussian_velocity
+from mean_flow import EXACT, averaging, gaussian_average, improved, meanflow
+from small_microdit import drawn
+
+from tinygen import rng
+from tinygen.errors import UserError
+from tinygen.models.layers import Output
+from tinygen.objectives import average_velocity
+from tinygen.objectives.average_velocity import Draw
+
+BOTH = [meanflow, improved]
+
+
+def draws(num=200, seed=0):
+    """z, t > r of the Gaussian's flow, float64."""
+    draw = np.random.default_rng(seed)
+    t, r = np.sort(draw.uniform(0.01, 0.99, (2, num)), 0)[::-1]
+    x, noise = M + S * draw.normal(size=(num, *SHAPE)), draw.normal(size=(num, *SHAPE))
+    return (1 - column(t)) * x + column(t) * noise, noise - x, t, r
+
+
+# The exact average velocity
+
+
+def test_the_closed_form_is_the_average_of_the_velocity_along_the_flow():
+    """By Gauss-Legendre quadrature over the exact path."""
+    z, _, t, r = draws(20)
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    total = np.zeros_like(z)
+    for node, weight in zip(nodes, weights, strict=True):
+        s = r + (t - r) * (node + 1) / 2
+        size = np.sqrt((1 - s) ** 2 * S**2 + s**2) / np.sqrt((1 - t) ** 2 * S**2 + t**2)
+        total += weight / 2 * gaussian_velocity((1 - column(s)) * M + (z - (1 - column(t)) * M) * column(size), s)
+    np.testing.assert_allclose(gaussian_average(z, t, r), total, atol=1e-12)
+
+
+def test_the_exact_average_velocity_satisfies_the_identity():
+    with jax.enable_x64(True):
+        z, _, t, r = map(jnp.asarray, draws())
+        velocity = gaussian_velocity(z, t)
+        out, rate = average_velocity.with_rate(EXACT, Draw(z, velocity, t, r), velocity, {}, KEY(0), train=True)
+        identity = velocity - column(t - r) * rate
+        assert float(jnp.abs(out.pred - identity).max()) < 1e-10
+
+
+@pytest.mark.parametrize("objective", BOTH)
+def test_the_exact_average_velocity_is_a_fixed_point_of_the_loss(objective):
+    """Noise ε and data x with the mean velocity of z ± the same deviation: gradients by any perturbation of u cancel."""
+    with jax.enable_x64(True):
+        z, _, t, r = map(jnp.asarray, draws())
+        off = jnp.asarray(np.random.default_rng(1).normal(size=z.shape))
+        velocity = gaussian_velocity(z, t)
+
+        @jax.jit
+        def gradient(size):
+            model = averaging(lambda z, t, r, cond: gaussian_average(z, t, r) + size[0] + size[1] * z * column(t) + size[2] * z**2)
+            pairs = [Draw(z, velocity + sign * off, t, r) for sign in (1, -1)]
+            return sum(jnp.mean(objective()._error(model, pair, {}, KEY(0), train=True).terms[0]) for pair in pairs)
+
+        assert np.abs(jax.grad(gradient)(jnp.zeros(3))).max() < 1e-12
+        assert np.abs(jax.grad(gradient)(jnp.full(3, 0.1))).min() > 1e-3  # elsewhere it is none
+
+
+def test_the_exact_velocity_s_loss_is_the_floor_that_flow_matching_has():
+    x = np.random.default_rng(0).normal(M, S, (20_000, *SHAPE)).astype(np.float32)
+    loss = jax.jit(lambda batch, key: improved(equal=1.0).loss(EXACT, batch, key, train=False)[1])({"x": x}, KEY(0))
+    t_mean = jax.jit(lambda batch, key: flow(t_mean=-0.4).loss(averaged_as_velocity, batch, key, train=False)[0])({"x": x}, KEY(0))
+    total, weight = loss["velocity_loss"]
+    assert float(total / weight) == pytest.approx(float(t_mean), rel=1e-5)
+
+
+def averaged_as_velocity(x, t, r=None, cond=None, *, rngs=None):
+    return Output(gaussian_velocity(x, t))
+
+
+# Flow matching is the case r = t
+
+
+@pytest.mark.parametrize("objective", BOTH)
+@pytest.mark.parametrize("make", [small_microdit, small_convnext])
+def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, make):
+    told = objective().told
+    graph, state = make.abstract(told=told, time_scale=1.0)
+    shape = make.SMALL["shape"]
+    batch = {"x": np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)}
+    shown = {}
+    with jax.enable_x64(True):
+        state = drawn(state, np.float64)
+        unguided = {name: jnp.ones(3) if name != "t_lo" else jnp.zeros(3) for name in told if name != "h"}
+
+        def matching(state):
+            def model(x, t, r=None, cond=None, *, rngs=None):
+                shown.update(z=x, t=t)
+                return nnx.merge(graph, state)(x, t, t, cond=unguided)
+
+            return flow(shape=shape, t_mean=-0.4).loss(model, batch, KEY(0), train=True)[0], dict(shown)
+
+        (theirs, seen), gradient = jax.value_and_grad(matching, has_aux=True)(state)
+        x, t = jnp.asarray(batch["x"]), seen["t"]
+        draw = Draw(seen["z"], (seen["z"] - x) / average_velocity.column(t, x), t, t)
+
+        def ours(state):
+            error = objective(shape=shape)._error(nnx.merge(graph, state), draw, {}, KEY(0), train=True)
+            return jnp.mean(error.terms[0])
+
+        value, own = jax.value_and_grad(ours)(state)
+        assert float(value) == pytest.approx(float(theirs), rel=1e-6)
+        for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(gradient), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6 * max(1e-3, float(jnp.abs(b).max())))
+
+
+# The derivative along the flow
+
+
+@pytest.mark.parametrize("make", [small_microdit, small_convnext])
+def test_the_rate_is_that_of_central_differences(make):
+    told = improved().told
+    graph, state = make.abstract(told=told, time_scale=1.0)
+    with jax.enable_x64(True):
+        model = nnx.merge(graph, drawn(state, np.float64))
+        draw = np.random.default_rng(0)
+        z, v = (jnp.asarray(draw.normal(size=(3, *make.SMALL["shape"]))) for _ in range(2))
+        t, r = jnp.array([0.9, 0.5, 0.7]), jnp.array([0.1, 0.5, 0.6])
+        cond = {"label": jnp.array([0, 1, 2]), "keep": jnp.array([True, False, True]), "omega": jnp.array([1.0, 2.0, 5.0])}
+        cond |= {"t_lo": jnp.zeros(3), "t_hi": jnp.ones(3)}
+        _, rate = average_velocity.with_rate(model, Draw(z, v, t, r), v, cond, KEY(0), train=False)
+        step = 1e-5
+        ahead, behind = (model(z + sign * step * v, t + sign * step, r, cond=cond).pred for sign in (1, -1))
+        difference = (ahead - behind) / (2 * step)
+        assert float(jnp.linalg.norm(rate - difference) / jnp.linalg.norm(difference)) < 1e-6  # the issue asks for 1e-4
+        assert float(jnp.linalg.norm(difference)) > 0.1
+
+
+@pytest.mark.parametrize("method", ["plain", "blockwise"])
+def test_attention_of_either_form_has_the_rate(method):
+    graph, state = small_microdit.abstract(told=("h",), time_scale=1.0, attention=method, needs_jvp=True)
+    model = nnx.merge(graph, drawn(state))
+    z, v, t, r = (jnp.asarray(each, jnp.float32) for each in draws(4))
+    z, v = (jnp.tile(each, (1, 2, 3, 3)) for each in (z, v))
+    rate = average_velocity.with_rate(model, Draw(z, v, t, r), v, {}, KEY(0), train=False)[1]
+    ahead, behind = (model(z + sign * 1e-3 * v, t + sign * 1e-3, r, cond={}).pred for sign in (1, -1))
+    np.testing.assert_allclose(rate, (ahead - behind) / 2e-3, atol=0.02 * float(jnp.abs(rate).max()))
+
+
+# The draws
+
+
+def shown(objective, batch, key=3, train=True):
+    """What the model is shown where the derivative is taken."""
+    seen = {}
+
+    def model(x, t, r=None, cond=None, *, rngs=None):
+        seen.update(x=x, t=t, r=r, cond=cond)  # the derivative's call comes last in training
+        return Output(jnp.zeros_like(x), head=jnp.zeros_like(x))
+
+    with jax.disable_jit():
+        metrics = objective.loss(model, batch, KEY(key), train=train)[1]
+    return metrics, jax.tree.map(lambda each: np.asarray(getattr(each, "primal", each)), seen)
+
+
+BATCH = {"x": np.zeros((8_000, *SHAPE), np.float32), "label": np.zeros(8_000, np.int32)}
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return shown(improved(equal=0.3, cond_drop=0.25, omega_max=8.0), BATCH)
+
+
+def test_t_is_the_larger_of_two_draws_and_r_the_smaller_or_t_in_its_share(seen):
+    metrics, told = seen
+    t, r = told["t"].astype(np.float64), told["r"].astype(np.float64)
+    equal = t == r
+    num = len(t)
+    assert (r <= t).all()
+    assert equal.mean() == pytest.approx(0.3, abs=3 * np.sqrt(0.3 * 0.7 / num))
+    logit = [np.log(each / (1 - each)) for each in (t, r[~equal])]
+    # the larger of two standard normals has mean 1/√π and variance 1 - 1/π
+    assert logit[0].mean() == pytest.approx(-0.4 + 1 / np.sqrt(np.pi), abs=3 * np.sqrt((1 - 1 / np.pi) / num))
+    assert logit[1].mean() == pytest.approx(-0.4 - 1 / np.sqrt(np.pi), abs=3 * np.sqrt((1 - 1 / np.pi) / (0.7 * num)))
+    assert abs(np.corrcoef(equal, told["cond"]["keep"])[0, 1]) < 3 / np.sqrt(num)  # drawn apart from the dropped conditions
+    assert (~told["cond"]["keep"]).mean() == pytest.approx(0.25, abs=3 * np.sqrt(0.25 * 0.75 / num))
+    shares = [float(metrics[f"share_h{index}"][0]) / num for index in range(4)]
+    np.testing.assert_allclose(shares, np.histogram(t - r, np.linspace(0, 1, 5))[0] / num, atol=1e-6)
+    assert float(metrics["share_equal"][0]) == equal.sum()
+
+
+def test_guidance_is_log_uniform_and_its_interval_whole_where_r_is_t(seen):
+    told = seen[1]["cond"]
+    equal = seen[1]["t"] == seen[1]["r"]
+    share = np.log(told["omega"]) / np.log(8)
+    assert np.abs(np.sort(share) - np.linspace(0, 1, len(share))).max() < 1.63 / np.sqrt(len(share))  # Kolmogorov-Smirnov, 1 %
+    assert (told["t_lo"][equal] == 0).all()
+    assert (told["t_hi"][equal] == 1).all()
+    for name, low in (("t_lo", 0.0), ("t_hi", 0.5)):
+        values = np.sort((told[name][~equal] - low) * 2)
+        assert np.abs(values - np.linspace(0, 1, len(values))).max() < 1.63 / np.sqrt(len(values))
+
+
+# Guidance
+
+
+def label_velocity(z, t, r, cond):
+    """1 + the label, and 10 for the null; the head says the same and 100 more."""
+    value = column(jnp.where(cond["keep"], 1.0 + cond["label"], 10.0))
+    return jnp.zeros_like(z) + value
+
+
+def targets(objective, keep, t, label, key=0, equal=False):
+    """What is compared with u where u is a constant, so that du/dt is zero: √ of the error, u apart."""
+    B = len(t)
+    z, v = jnp.zeros((B, *SHAPE)), jnp.full((B, *SHAPE), 3.0)
+    model = lambda x, t, r=None, cond=None, *, rngs=None: Output(label_velocity(x, t, r, cond), head=label_velocity(x, t, r, cond))  # noqa: E731
+    t = jnp.asarray(t)
+    cond = {"label": jnp.asarray(label), "keep": jnp.asarray(keep)}
+    error = objective._error(model, Draw(z, v, t, t if equal else 0 * t), cond, KEY(key), train=True)
+    return np.asarray(label_velocity(z, t, t, cond)[:, 0, 0, 0]), np.sqrt(np.asarray(error.terms[0][:, 0, 0, 0]))
+
+
+def test_baked_in_guidance_is_its_formula_inside_the_interval_and_the_velocity_elsewhere():
+    own, distance = targets(
+        meanflow(omega=2.0, kappa=0.5, omega_interval=(0.3, 0.6)), [True, True, True, False], [0.5, 0.2, 0.7, 0.5], [4, 4, 4, 4]
+    )
+    # ω v + (1 - ω - κ) null + κ own = 6 - 1.5 · 10 + 0.5 · 5
+    np.testing.assert_allclose(distance, np.abs(own - [6 - 15 + 2.5, 3, 3, 3]), rtol=1e-6)
+
+
+def test_guidance_by_a_condition_is_its_formula():
+    objective = improved(omega_max=5.0)
+    keep, t = [True] * 200 + [False] * 50, np.linspace(0.01, 0.99, 250).astype(np.float32)
+    model_saw = {}
+
+    def model(x, t, r=None, cond=None, *, rngs=None):
+        model_saw.update(cond)
+        return Output(label_velocity(x, t, r, cond))
+
+    z, v = jnp.zeros((250, *SHAPE)), jnp.full((250, *SHAPE), 3.0)
+    cond = {"label": jnp.full(250, 4), "keep": jnp.asarray(keep)}
+    error = objective._error(model, Draw(z, v, jnp.asarray(t), jnp.zeros(250)), cond, KEY(0), train=True).terms[0][:, 0, 0, 0]
+    told = {name: np.asarray(model_saw[name]) for name in ("omega", "t_lo", "t_hi")}
+    inside = np.asarray(keep) & (t >= told["t_lo"]) & (t <= told["t_hi"])
+    assert 50 < inside.sum() < 190
+    target = 3 + np.where(inside, 1 - 1 / told["omega"], 0) * (5 - 10)
+    np.testing.assert_allclose(np.sqrt(error), np.abs(np.where(keep, 5, 10) - target), rtol=1e-5)
+
+
+def test_the_head_learns_the_same_target_and_leads_the_derivative():
+    """u = z, so du/dt along (w, 1, 0) is w: the loss shows which velocity w was."""
+
+    def model(x, t, r=None, cond=None, *, rngs=None):
+        return Output(x, head=jnp.full_like(x, 7.0))
+
+    z, v = jnp.ones((2, *SHAPE)), jnp.full((2, *SHAPE), 3.0)
+    draw = Draw(z, v, jnp.full(2, 0.9), jnp.full(2, 0.4))
+    head, velocity = improved(velocity="head")._error(model, draw, {}, KEY(0), train=True).terms
+    np.testing.assert_allclose(head, (1 + 0.5 * 7 - 3) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(velocity, (7 - 3) ** 2, rtol=1e-5)
+    (boundary,) = improved(velocity="boundary")._error(model, draw, {}, KEY(0), train=True).terms
+    np.testing.assert_allclose(boundary, (1 + 0.5 * 1 - 3) ** 2, rtol=1e-5)
+    (drawn_velocity,) = meanflow()._error(model, draw, {}, KEY(0), train=True).terms
+    np.testing.assert_allclose(drawn_velocity, (1 - (3 - 0.5 * 3)) ** 2, rtol=1e-5)
+
+
+def test_nothing_is_learnt_through_targets_and_rates():
+    """The gradient is that of u alone, the target held: 2 (V - v) du/dθ, u = θ z, V = θ z + h θ w."""
+    z, v = jnp.ones((1, *SHAPE)), jnp.full((1, *SHAPE), 3.0)
+    draw = Draw(z, v, jnp.full(1, 0.9), jnp.full(1, 0.4))
+
+    def loss(theta, objective):
+        model = lambda x, t, r=None, cond=None, *, rngs=None: Output(theta * x)  # noqa: E731
+        return jnp.mean(objective._error(model, draw, {}, KEY(0), train=True).terms[0])
+
+    theta = 2.0
+    velocity = theta * 1.0  # u(z, t, t) at θ
+    assert float(jax.grad(loss)(theta, improved())) == pytest.approx(2 * (theta + 0.5 * theta * velocity - 3), rel=1e-5)
+    assert float(jax.grad(loss)(theta, meanflow())) == pytest.approx(2 * (theta + 0.5 * theta * 3 - 3), rel=1e-5)
+
+
+# The adaptive weight
+
+
+@pytest.mark.parametrize("objective", BOTH)
+def test_the_adaptive_weight_prints_one_and_has_the_gradient_of_the_logarithm(objective):
+    x = np.random.default_rng(0).normal(size=(5, *SHAPE))
+
+    def model(theta):
+        return averaging(lambda z, t, r, cond: theta * jnp.sin(z) + t.reshape(-1, 1, 1, 1))
+
+    with jax.enable_x64(True):
+        batch = {"x": jnp.asarray(x)}
+
+        def weighted(theta):
+            return objective(power=1.0, offset=1e-4).loss(model(theta), batch, KEY(0), train=True)
+
+        def parts(theta):
+            """Σ of squared errors of each example, whose targets are held at θ = 0.3."""
+            seen = [
+                objective().loss(model(theta), {"x": batch["x"], "weight": row}, KEY(0), train=True)[1]["raw_loss"] for row in np.eye(5)
+            ]
+            return jnp.stack([total for total, _ in seen]) * np.prod(SHAPE)
+
+        (value, metrics), gradient = jax.value_and_grad(weighted, has_aux=True)(0.3)
+        assert float(value) == pytest.approx(1, abs=1e-2)
+        assert float(metrics["loss"][0]) / 5 == pytest.approx(float(value))
+        np.testing.assert_allclose(gradient, jax.grad(lambda theta: jnp.mean(jnp.log(parts(theta) + 1e-4)))(0.3), rtol=1e-9)
+        assert float(metrics["raw_loss"][0]) * np.prod(SHAPE) == pytest.approx(float(parts(0.3).sum()))
+
+
+def test_half_a_power_and_none():
+    square = jnp.array([0.0, 1.0, 15.0])
+    np.testing.assert_allclose(average_velocity.adaptive(square, 0.5, 1.0), square / np.sqrt([1, 2, 16]))
+    np.testing.assert_allclose(average_velocity.adaptive(square, 0.0, 1.0), square)
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("objective", BOTH)
+@pytest.mark.parametrize("nfe", [1, 2, 5])
+def test_sampling_with_the_exact_average_velocity_is_the_flow_s_end_in_any_number_of_steps(objective, nfe):
+    keys = rng.example_keys(KEY(0), 0, 50)
+    x = np.asarray(jax.jit(lambda keys: objective(nfe=nfe).sample(EXACT, keys))(keys))
+    np.testing.assert_allclose(x, M + S * np.asarray(rng.normal(keys, SHAPE)), atol=2e-6)
+
+
+def test_a_sample_takes_one_evaluation_a_step_whatever_the_guidance():
+    calls = []
+    model = averaging(lambda z, t, r, cond: calls.append(len(z)) or jnp.zeros_like(z))
+    objective = improved(guidance=3.0, nfe=1)
+    objective.sample(model, rng.example_keys(KEY(0), 0, 4), {"label": jnp.zeros(4, jnp.int32)})
+    assert set(calls) <= {1, 4}  # of them, and where their size is measured, of one
+    assert objective.evaluations(conditional=True) == 1
+
+
+def test_the_model_is_told_the_guidance_and_its_interval():
+    told = {}
+    model = averaging(lambda z, t, r, cond: told.update(cond) or jnp.zeros_like(z))
+    with jax.disable_jit():
+        improved(guidance=3.0, guidance_interval=(0.2, 0.7)).sample(
+            model, rng.example_keys(KEY(0), 0, 2), {"label": jnp.zeros(2, jnp.int32)}
+        )
+    assert {name: float(np.asarray(told[name])[0]) for name in ("omega", "t_lo", "t_hi")} == pytest.approx(
+        dict(omega=3, t_lo=0.2, t_hi=0.7)
+    )
+
+
+# What a step costs
+
+
+def flops(objective, told, head=False):
+    """Of the loss and its gradient, of a model whose own products are nearly all of it."""
+    graph, state = small_convnext.abstract(widths=(32, 32), depths=(1, 4), expansion=4, told=told, head=head, time_scale=1.0)
+    batch = {"x": jax.ShapeDtypeStruct((4, 8, 8, 3), "float32"), "label": jax.ShapeDtypeStruct((4,), "int32")}
+
+    def loss(state, batch, key):
+        return objective.loss(nnx.merge(graph, state), batch, key, train=True)[0]
+
+    compiled = jax.jit(jax.grad(loss)).lower(state, batch, KEY(0)).compile()
+    return compiled.cost_analysis()["flops"]
+
+
+def test_a_step_costs_twice_flow_matching_s_at_most_and_less_without_guidance():
+    shape = (8, 8, 3)
+    base = flops(flow(shape=shape), ())
+    assert flops(meanflow(shape=shape), ("h",)) < 1.6 * base  # 4 passes for 3
+    assert flops(improved(shape=shape, velocity="head"), improved().told, head=True) < 2.4 * base  # 6 for 3
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "said"),
+    [
+        *((make, changes, said) for make in BOTH for changes, said in (
+            (dict(sampler="heun"), "average"),
+            (dict(nfe=0), "nfe=0"),
+            (dict(equal=1.5), "equal"),
+            (dict(power=-1.0), "power"),
+            (dict(offset=0.0), "offset"),
+            (dict(t_std=0.0), "t_std"),
+            (dict(cond_drop=1.0), "cond_drop"),
+        )),
+        (meanflow, dict(omega_interval=(0.6, 0.4)), "omega_interval"),
+        (meanflow, dict(omega=2.0, cond_drop=0.0), "cond_drop > 0"),
+        (meanflow, dict(kappa=1.0), "kappa"),
+        (improved, dict(guidance_interval=(0.9, 0.1)), "guidance_interval"),
+        (improved, dict(guidance_interval=(0.6, 0.9)), "hold 0.5"),
+        (improved, dict(guidance=9.0), "from 1, which is off, to omega_max"),
+        (improved, dict(cond_drop=0.0), "cond_drop > 0"),
+        (improved, dict(velocity="heads"), "velocity"),
+        (improved, dict(omega_max=0.5), "omega_max"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(make, changes, said):
+    with pytest.raises(UserError, match=said) as caught:
+        make(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_negative_prompt_is_refused_where_guidance_was_learnt():
+    cond = {"label": jnp.zeros(2, jnp.int32)}
+    with pytest.raises(UserError, match="negative prompt"):
+        improved().sample(EXACT, rng.example_keys(KEY(0), 0, 2), cond, cond)
