@@ -25,3 +25,25 @@ def get_config(variant: str = "") -> Config:
             train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
         ),
     )
+
+
+def sweep() -> dict[str, dict]:
+    """Questions, each a change of the recipe as it stands: scripts/compare_recipes.py --sweep=configs/convnext_mnist_imf.py.
+
+    At equal steps; a smaller batch sees fewer images. Compare raw_loss and velocity_loss: power and offset change the scale of the loss.
+    """
+    return {
+        "lr=5e-4": dict(optim=dict(lr=5e-4)),
+        "lr=2e-3": dict(optim=dict(lr=2e-3)),
+        "condition_width=64": dict(model=dict(condition_width=64)),
+        "condition_width=128": dict(model=dict(condition_width=128)),
+        "condition_width=512": dict(model=dict(condition_width=512)),
+        "batch_size=16": dict(batch_size=16),
+        "batch_size=32": dict(batch_size=32),
+        "power=0": dict(objective=dict(power=0.0)),
+        "power=0.5": dict(objective=dict(power=0.5)),
+        "offset=1e-3": dict(objective=dict(offset=1e-3)),
+        "offset=1": dict(objective=dict(offset=1.0)),
+        "equal=0.25": dict(objective=dict(equal=0.25)),
+        "equal=0.75": dict(objective=dict(equal=0.75)),
+    }

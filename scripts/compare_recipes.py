@@ -4,120 +4,96 @@
         --arm masked=configs/microdit_digits.py,configs/microdit_digits.py:unmasked --arm dense=configs/microdit_digits.py:dense
     python scripts/compare_recipes.py --out=runs/masking \
         --arm moe=configs/microdit_digits.py:dense+moe --arm dense=configs/microdit_digits.py:dense
+    python scripts/compare_recipes.py --out=runs/questions --sweep=configs/convnext_mnist_imf.py --only=lr,batch --seeds=0
 
 An arm is one recipe, or several with commas between them: each stage begins with the averaged weights of the one before. For every
 seed all arms are trained in turn, the order turning round with each seed, then the last stage's held-out loss is taken
 (`tinygen eval`) and, with --features, the Fréchet distance of its samples (`tinygen eval-fid`). It ends with a table:
 
-    steps    optimizer steps of all stages
-    seconds  what they took: the sum of steps / rate over the lines of metrics.jsonl, evaluations and pictures apart. Mean over the seeds
-    loss     held-out loss of the averaged weights; mean ± standard deviation over the seeds, and each
-    FD-...   likewise, where features were given
+    steps          optimizer steps of all stages
+    seconds        what they took: the sum of steps / rate over the lines of metrics.jsonl, evaluations and pictures apart. Mean over the
+                   seeds
+    loss           held-out loss of the averaged weights; mean ± standard deviation over the seeds, and each
+    raw_loss       likewise, where an objective has it: the loss without the weights of examples. Weights change the scale of `loss`: with
+                   MeanFlow's it is about 1 whatever the model does, so compare these two, or scores
+    velocity_loss  likewise: flow matching's loss of what MeanFlow learns, u(z, t, t), which compares it with flow matching
+    fd_...         likewise, where features were given
+
+`--sweep` takes the arms from a recipe's own questions: the recipe as it is ("recipe"), and one for each entry of its function sweep(),
+which changes a key or two; `--only=lr,batch` takes those whose names begin so.
 
 Runs that are finished are not repeated: an interrupted call goes on, and more seeds or another arm can be added later.
-`--set KEY=VALUE` changes a key of all recipes.
+`--set KEY=VALUE` changes a key of all recipes; an entry of a sweep has the last word.
 """
 
 import argparse
-import json
-import os
-import re
 import statistics
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
+from comparing import runs
 
-
-class Mistake(Exception):
-    """Something the user can put right; the message is one line."""
+from tinygen import config as schema
+from tinygen.errors import UserError, unknown
 
 
-def call(command: str, *arguments: str) -> None:
-    """A command of tinygen, its words among ours. Raises Mistake where it fails: it has said why."""
-    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
-    status = subprocess.run([*TINYGEN, command, *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
-    if status:
-        raise Mistake(f"tinygen {command} {' '.join(arguments)} ended with status {status}")
+class Arm(NamedTuple):
+    """What is compared: recipes that are trained one after another, and overrides of all of them."""
+
+    stages: list[str]
+    settings: list[str]
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-
-
-def trained(stages: list[str], folder: Path, seed: int, settings: list[str]) -> list[Path]:
-    """The workdirs of an arm's stages, each trained to its end."""
-    runs: list[Path] = []
-    for number, recipe in enumerate(stages):
-        workdir = folder / f"{number}"
-        begin = [f"--config.init.ckpt={runs[-1]}"] if runs else []
-        command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *begin, *settings]
-        noted = folder / f"{number}.json"
-        if noted.exists() and json.loads(noted.read_text("utf-8")) != command:
-            raise Mistake(
-                f"{workdir} was begun by another command, which {noted} holds: give another --out, or take that arm's folder away"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        noted.write_text(json.dumps(command))
-        if not any(event.get("event") == "finished" for event in lines_of(workdir / "events.jsonl")):
-            call("train", *command)
-        runs.append(workdir)
-    return runs
-
-
-def judged(run: Path, features: str | None, num: int) -> dict[str, float]:
-    """{"loss": ..., "fd_...": ...} of a finished run, taken now where that has not been done."""
-    lines = lines_of(run / "eval.jsonl")
-    if not any("loss" in line for line in lines):
-        call("eval", f"--ckpt={run}")
-    wanted = (Path(features).name, num) if features else None
-    if features and wanted not in [(line.get("protocol", {}).get("features"), line.get("protocol", {}).get("num")) for line in lines]:
-        call("eval-fid", f"--ckpt={run}", f"--features={features}", f"--num={num}")
-    values: dict[str, float] = {}
-    for line in lines_of(run / "eval.jsonl"):
-        about = line.get("protocol", {})
-        if about and (about.get("features"), about.get("num")) != wanted:
+def asked(recipe: str, only: str) -> dict[str, Arm]:
+    """A recipe and what its sweep() asks. only: beginnings of the names wanted, separated by commas; "" = all"""
+    own, entries, starts = schema.load(recipe), schema.sweep(recipe), only.split(",")
+    for start in starts:
+        if entries and not any(name.startswith(start) for name in entries):
+            raise unknown("entry of the sweep in --only:", start, entries)
+    arms = {"recipe": Arm([recipe], [])}
+    for name, config in entries.items():
+        if not name.startswith(tuple(starts)):
             continue
-        scores = {name: value for name, value in line.items() if name == "fid" or re.fullmatch("fd_.*(?<!_stderr)(?<!_infinity)", name)}
-        values |= {name: line[name] for name in ("loss",) if name in line} | scores
-    return values
+        changes = schema.difference(own, config)
+        arms[name] = Arm([recipe], [f"--config.{key}={new}" for key, (_, new) in changes.items() if new is not None])
+    return arms
 
 
-def cost(runs: list[Path]) -> dict[str, float]:
-    """Steps of all stages, and the seconds that they took."""
-    steps, seconds = 0, 0.0
-    for run in runs:
-        before = 0
-        for line in lines_of(run / "metrics.jsonl"):
-            if "steps_per_s" in line:
-                seconds += (line["step"] - before) / line["steps_per_s"]
-                before = line["step"]
-        steps += before
-    return {"steps": float(steps), "seconds": seconds}
+def named(words: Sequence[str]) -> dict[str, Arm]:
+    """The arms of NAME=RECIPE[,RECIPE ...]."""
+    arms = {}
+    for word in words:
+        name, _, stages = word.partition("=")
+        if not name or not stages or name in arms:
+            raise UserError(f"--arm={word}: write NAME=RECIPE[,RECIPE ...], each with a name of its own")
+        arms[name] = Arm(stages.split(","), [])
+    if len(arms) < 2:
+        raise UserError("give --arm twice or more, or --sweep")
+    return arms
 
 
-def table(measured: dict[str, list[dict[str, float]]]) -> str:
-    """measured: arm -> what each seed gave."""
-    names = list(dict.fromkeys(name for seeds in measured.values() for values in seeds for name in values))
-    rows = [["", *names]]
-    for arm, seeds in measured.items():
-        cells = [arm]
-        for name in names:
-            values = [each[name] for each in seeds]
-            mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-            own = f" ± {spread:.2g} ({', '.join(f'{value:.4g}' for value in values)})"
-            cells.append(f"{mean:.0f}" if name in ("steps", "seconds") else f"{mean:.4g}{own if len(values) > 1 else ''}")
-        rows.append(cells)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+def summary(measured: dict[str, list[dict[str, float]]]) -> str:
+    """The table. measured: arm -> what each seed gave"""
+    return runs.table([(arm, {name: _told(name, [each[name] for each in seeds]) for name in seeds[0]}) for arm, seeds in measured.items()])
+
+
+def _told(name: str, values: Sequence[float]) -> str:
+    mean = statistics.fmean(values)
+    if name in ("steps", "seconds"):
+        return f"{mean:.0f}"
+    if len(values) == 1:
+        return f"{mean:.4g}"
+    return f"{mean:.4g} ± {statistics.stdev(values):.2g} ({', '.join(f'{value:.4g}' for value in values)})"
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains and judges recipes side by side, over seeds.")
-    parser.add_argument("--arm", action="append", required=True, metavar="NAME=RECIPE[,RECIPE ...]", help="what is compared; twice or more")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--arm", action="append", metavar="NAME=RECIPE[,RECIPE ...]", help="what is compared; twice or more")
+    what.add_argument("--sweep", metavar="RECIPE", help="compare a recipe with what its function sweep() asks")
+    parser.add_argument("--only", default="", metavar="NAME[,NAME ...]", help="of the sweep: entries whose names begin so (all)")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the runs live")
     parser.add_argument("--seeds", default="0,1,2", help="separated by commas (0,1,2)")
     parser.add_argument("--features", help="of eval-fid: efflite0, inception or the workdir of a classifier; without, no distance is taken")
@@ -128,27 +104,31 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     given = parse(argv)
-    try:
-        arms = dict(arm.split("=", 1) for arm in given.arm)
-        if not len(arms) == len(given.arm) >= 2:
-            print("compare_recipes: give --arm twice or more, each with a name of its own", file=sys.stderr)
-            return 2
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-    except ValueError:
-        print("compare_recipes: --arm is NAME=RECIPE[,RECIPE ...], --seeds whole numbers with commas between them", file=sys.stderr)
-        return 2
     settings = [f"--config.{each}" for each in given.set]
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
     try:
+        if given.only and not given.sweep:
+            raise UserError("--only chooses among the entries of a --sweep")
+        arms = asked(given.sweep, given.only) if given.sweep else named(given.arm)
+        seeds = seeds_of(given.seeds)
+        measured: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
         for turn, seed in enumerate(seeds):
             for name in list(arms)[:: -1 if turn % 2 else 1]:
-                runs = trained(arms[name].split(","), given.out / name / f"seed{seed}", seed, settings)
-                measured[name].append({**cost(runs), **judged(runs[-1], given.features, given.num)})
-    except Mistake as error:
+                arm = arms[name]
+                workdirs = runs.trained(arm.stages, given.out / name / f"seed{seed}", seed, [*settings, *arm.settings])
+                distances = runs.distances(workdirs[-1], given.features, given.num) if given.features else {}
+                measured[name].append({**runs.cost(workdirs), **runs.held_out(workdirs[-1]), **distances})
+    except UserError as error:
         print(f"compare_recipes: {error}", file=sys.stderr)
         return 2
-    print(table(measured))
+    print(summary(measured))
     return 0
+
+
+def seeds_of(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--seeds={text}: write whole numbers with commas between them") from error
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from tinygen.data import embedded
 ACCURACY, SPREAD, DISTANCE = 0.97, 0.8, 0.8
 PROVENANCE = ("guidance", "nfe", "seed", "checkpoint_step")
 NUM_CLASSES = 10
+SIZES = {"digits": 28, "digits8": 8}  # pixels a side
 DRAWS = 10
 
 
@@ -110,11 +111,20 @@ def nearest_distance(images: np.ndarray, others: np.ndarray) -> float:
     return float(np.median(np.sqrt(np.maximum(squared.min(1), 0))))
 
 
-def score(x: np.ndarray, labels: np.ndarray, data: str) -> dict[str, Any]:
-    """All the numbers of the report, for samples `x` [N, H, W] in [0, 1] asked to be of `labels` [N]."""
+def judge_of(data: str):
+    """The judge of a data set's digits."""
+    real, labels, held_out = _real(data)
+    return train_judge(real[:-held_out], labels[:-held_out])
+
+
+def score(x: np.ndarray, labels: np.ndarray, data: str, judge: Any = None) -> dict[str, Any]:
+    """All the numbers of the report, for samples `x` [N, H, W] in [0, 1] asked to be of `labels` [N].
+
+    judge: `judge_of(data)`, where there is one already
+    """
     real, real_labels, held_out = _real(data)
     train, train_labels, test, test_labels = real[:-held_out], real_labels[:-held_out], real[-held_out:], real_labels[-held_out:]
-    judge = train_judge(train, train_labels)
+    judge = judge_of(data) if judge is None else judge
     right = judge.predict(_flat(x)) == labels
     classes = range(NUM_CLASSES)
     spreads = [spread_ratio(x[labels == c], train[train_labels == c]) for c in classes]
@@ -156,13 +166,13 @@ def report(result: dict[str, Any], provenance: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Judges class-conditional digits: right, varied, new.")
     parser.add_argument("--samples", type=Path, required=True, metavar="DIR", help="folder written by `tinygen sample`")
-    parser.add_argument("--data", choices=("digits", "digits8"), default="digits", help="what they are samples of (default: %(default)s)")
+    parser.add_argument("--data", choices=SIZES, default="digits", help="what they are samples of (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
     args = parser.parse_args(argv)
     try:
         if args.json and not args.json.absolute().parent.is_dir():
             raise Mistake(f"no such folder: {args.json.absolute().parent}")
-        x, labels, record = read_samples(args.samples, size={"digits": 28, "digits8": 8}[args.data])
+        x, labels, record = read_samples(args.samples, size=SIZES[args.data])
         result = score(x, labels, args.data)
     except Mistake as mistake:
         print(f"score_digits: {mistake}", file=sys.stderr)

@@ -1,22 +1,44 @@
 """Recipes side by side: each arm's stages follow each other, what is done is not done again, and the table says what came of it."""
 
 import json
+from pathlib import Path
 
 import compare_recipes
 import pytest
+from comparing import runs
 
+from tinygen import config as schema
+from tinygen.errors import UserError
+
+SWEPT = sorted(path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if "\ndef sweep(" in path.read_text("utf-8"))
+ASKING = """
+from tinygen.config import base, vary
+
+def get_config(variant=""):
+    config = base(data=dict(name="digits8"), batch_size=32, optim=dict(lr=1e-3))
+    return vary(config, variant, small=dict(batch_size=16))
+
+def sweep():
+    return {"lr=2e-3": dict(optim=dict(lr=2e-3)), "batch=16": dict(batch_size=16), "wide": dict(model=dict(width=512, heads=8))}
+"""
 STEPS = [{"step": 1, "loss": 2.0}, {"step": 10, "steps_per_s": 5.0}, {"step": 20, "steps_per_s": 2.0}]
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def losses():
+    """What an evaluation finds besides the loss."""
+    return {}
+
+
+@pytest.fixture
+def calls(monkeypatch, losses):
     """What tinygen was called with; a run leaves the lines that a real one does."""
     made = []
 
     def call(command, *arguments):
         made.append((command, *arguments))
         given = dict(argument.split("=", 1) for argument in arguments)
-        workdir = compare_recipes.Path(given.get("--workdir") or given["--ckpt"])
+        workdir = Path(given.get("--workdir") or given["--ckpt"])
         workdir.mkdir(parents=True, exist_ok=True)
         seed = float(given.get("--config.seed", 0))
         if command == "train":
@@ -25,14 +47,14 @@ def calls(monkeypatch):
             (workdir / "seed").write_text(str(seed))
         seed = float((workdir / "seed").read_text())
         lines = {
-            "eval": {"loss": 1 + seed},
+            "eval": {"loss": 1 + seed, **losses},
             "eval-fid": {"fd_toy": 3.0, "fd_toy_stderr": 9.0, "fd_toy_infinity": 9.0, "protocol": {"num": 7, "features": "toy"}},
         }
         if command in lines:
             with (workdir / "eval.jsonl").open("a") as file:
                 file.write(json.dumps(lines[command]) + "\n")
 
-    monkeypatch.setattr(compare_recipes, "call", call)
+    monkeypatch.setattr(runs, "call", call)
     return made
 
 
@@ -82,7 +104,7 @@ def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, capsys):
     assert "compare_recipes: tinygen train --config=nowhere.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--seeds=x"], ["--arm=nameless"], ["--arm=one=other.py"]], ids=str)
+@pytest.mark.parametrize("arguments", [["--seeds=x"], ["--arm=nameless"], ["--arm=one=other.py"], ["--only=lr"]], ids=str)
 def test_a_slip_is_told_in_a_line(tmp_path, capsys, arguments):
     assert run(tmp_path, *arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -92,3 +114,85 @@ def test_a_folder_of_another_command_is_not_taken_for_this_one(calls, tmp_path, 
     run(tmp_path, "--seeds=0")
     assert run(tmp_path, "--seeds=0", "--set=train.steps=7") == 2
     assert "was begun by another command" in capsys.readouterr().err
+
+
+def test_a_run_that_was_stopped_is_not_compared(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "call", lambda *words: None)
+    assert run(tmp_path, "--seeds=0") == 2
+    assert "was stopped before its end" in capsys.readouterr().err
+
+
+@pytest.fixture
+def asking(tmp_path):
+    path = tmp_path / "asking.py"
+    path.write_text(ASKING)
+    return path
+
+
+def sweep(tmp_path, recipe, *arguments):
+    return compare_recipes.main([f"--out={tmp_path}", f"--sweep={recipe}", "--seeds=0", *arguments])
+
+
+def trained(calls):
+    """{arm: overrides} of the trainings."""
+    return {Path(call[2]).parts[-3]: call[4:] for call in calls if call[0] == "train"}
+
+
+def test_a_sweep_trains_the_recipe_and_each_of_its_changes(calls, asking, tmp_path):
+    assert sweep(tmp_path, asking, "--set=train.steps=20") == 0
+    assert trained(calls) == {
+        "recipe": ("--config.train.steps=20",),
+        "lr=2e-3": ("--config.train.steps=20", "--config.optim.lr=0.002"),
+        "batch=16": ("--config.train.steps=20", "--config.batch_size=16"),
+        "wide": ("--config.train.steps=20", "--config.model.heads=8", "--config.model.width=512"),
+    }
+
+
+def test_of_a_sweep_what_the_variant_has_already_is_left_out(calls, asking, tmp_path):
+    assert sweep(tmp_path, f"{asking}:small") == 0
+    assert trained(calls).keys() == {"recipe", "lr=2e-3", "wide"}
+
+
+def test_only_some_of_a_sweep(calls, asking, tmp_path, capsys):
+    assert sweep(tmp_path, asking, "--only=lr,wide") == 0
+    assert trained(calls).keys() == {"recipe", "lr=2e-3", "wide"}
+    assert sweep(tmp_path, asking, "--only=rl") == 2
+    assert "'rl'" in capsys.readouterr().err
+
+
+def test_a_recipe_that_asks_nothing_cannot_be_swept(tmp_path, capsys):
+    assert sweep(tmp_path, Path(__file__).parents[1] / "configs" / "dit_digits8.py") == 2
+    assert "has no function sweep()" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [("3", "returned 3"), ("{'a': 3}", "returned"), ("{}[0]", "fails: KeyError"), ("{'a': {'lrr': 1}}", "a: unknown config key")],
+)
+def test_a_sweep_that_is_none_is_refused(tmp_path, answer, said):
+    path = tmp_path / "asking.py"
+    path.write_text(f"{ASKING.partition('def sweep')[0]}\ndef sweep():\n    return {answer}\n")
+    with pytest.raises(UserError, match=said):
+        schema.sweep(str(path))
+
+
+@pytest.mark.parametrize("losses", [{"raw_loss": 0.25, "velocity_loss": 0.5}])
+def test_losses_without_weights_are_in_the_table(calls, tmp_path, capsys):
+    run(tmp_path, "--seeds=0")
+    head, two, _ = capsys.readouterr().out.splitlines()
+    assert head.split()[-3:] == ["loss", "raw_loss", "velocity_loss"]
+    assert two.split()[-3:] == ["1", "0.25", "0.5"]
+
+
+def test_there_are_recipes_that_ask():
+    assert "convnext_mnist_imf" in {path.stem for path in SWEPT}
+
+
+@pytest.mark.parametrize("path", SWEPT, ids=lambda path: path.stem)
+def test_all_that_a_recipe_asks_differs_from_it_and_can_be_run(path, tmp_path):
+    asked = schema.sweep(str(path))
+    namespace: dict = {}
+    exec(compile(path.read_text("utf-8"), str(path), "exec"), namespace)
+    assert asked.keys() == namespace["sweep"]().keys()  # what changes nothing would be left out
+    for config in asked.values():
+        schema.check(config)

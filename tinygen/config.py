@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,30 +65,33 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
 def load(spec: str) -> Config:
     """The configuration of a recipe `path.py[:variant]`."""
     path, _, variant = spec.partition(":")
-    if not Path(path).is_file():
-        raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
-    loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader))  # type: ignore[arg-type]
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
-    try:
-        loader.exec_module(module)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{path} is not a Python file that can be run: {_brief(error)}") from error
-    finally:
-        sys.dont_write_bytecode = writes
+    module = _module(path)
     if not callable(getattr(module, "get_config", None)):
         raise UserError(f"{path} has no function get_config(variant=''): see configs/dit_digits.py")
-    try:
-        config = module.get_config(variant)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"get_config({variant!r}) in {path} fails: {_brief(error)}") from error
+    config = _answer(f"get_config({variant!r}) in {path}", lambda: module.get_config(variant))
     if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
     return config
+
+
+def sweep(spec: str) -> dict[str, Config]:
+    """{name: configuration} of what a recipe `path.py[:variant]` asks: itself with the changes of each entry of its `sweep()`, a function
+    that gives {name: nested changes}. Entries that change nothing here, as a variant may have it, are left out.
+    """
+    path = spec.partition(":")[0]
+    config, module = load(spec), _module(path)
+    if not callable(getattr(module, "sweep", None)):
+        raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}: see configs/convnext_mnist_imf.py")
+    entries = _answer(f"sweep() in {path}", module.sweep)
+    if not isinstance(entries, Mapping) or not all(isinstance(changes, Mapping) for changes in entries.values()):
+        raise UserError(f"sweep() in {path} returned {repr(entries)[:80]}, not {{name: nested changes}}")
+    changed = {}
+    for name, changes in entries.items():
+        try:
+            changed[str(name)] = change(config, changes)
+        except UserError as error:
+            raise UserError(f"sweep() in {path}, {name}: {error}") from error
+    return {name: each for name, each in changed.items() if difference(config, each)}
 
 
 def check(config: Config) -> None:
@@ -188,6 +191,34 @@ def from_tree(tree: Any, place: str) -> Config:
     except RecursionError as error:
         raise UserError(f"{place}: lists within lists, too deep to be a configuration") from error
     return config
+
+
+def _module(path: str) -> Any:
+    """The Python file of a recipe, run."""
+    if not Path(path).is_file():
+        raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
+    loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader))  # type: ignore[arg-type]
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
+    try:
+        loader.exec_module(module)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path} is not a Python file that can be run: {_brief(error)}") from error
+    finally:
+        sys.dont_write_bytecode = writes
+    return module
+
+
+def _answer(what: str, function: Callable[[], Any]) -> Any:
+    """What a recipe's function gives. Raises UserError, naming it as `what`, where it fails."""
+    try:
+        return function()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} fails: {_brief(error)}") from error
 
 
 def _brief(error: BaseException) -> str:

@@ -1,0 +1,74 @@
+"""A comparison as one picture: a row a way of sampling, a column a number of network evaluations, scores beneath the samples."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tinygen import media
+
+WIDTH, GAP = 1.9, 0.15  # inches of a cell's samples, and between two cells
+LEFT, TOP, LINE = 2.1, 0.8, 0.17  # inches of a row's name, of the title and of a line of scores
+DPI = 150
+GREY = "0.35"
+
+
+class Cell(NamedTuple):
+    """pictures: uint8 [N, H, W, C]; beneath: lines of text; reason: why there are no pictures, where there are none"""
+
+    pictures: np.ndarray | None = None
+    beneath: Sequence[str] = ()
+    reason: str = ""
+
+
+class Row(NamedTuple):
+    """name; about: lines of text under it; cells: one a column"""
+
+    name: str
+    about: Sequence[str]
+    cells: Sequence[Cell]
+
+
+def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], across: int) -> None:
+    """Writes a PNG file.
+
+    heads: of the columns
+    across: samples side by side in a cell
+    """
+    sheets = [[None if cell.pictures is None else media.grid(cell.pictures, across) for cell in row.cells] for row in rows]
+    height = max((WIDTH * sheet.shape[0] / sheet.shape[1] for row in sheets for sheet in row if sheet is not None), default=WIDTH)
+    beneath = LINE * (1 + max((len(cell.beneath) for row in rows for cell in row.cells), default=0)) + GAP
+    total = (LEFT + len(heads) * (WIDTH + GAP), TOP + len(rows) * (height + beneath))
+    figure = Figure(figsize=total, dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+
+    def write(x: float, y: float, text: str, **style: object) -> None:
+        """Text at so many inches from the left and from the top."""
+        figure.text(x / total[0], 1 - y / total[1], text, va="top", **style)  # type: ignore[arg-type]
+
+    write(GAP, GAP, title, fontsize=11)
+    for column, head in enumerate(heads):
+        write(LEFT + column * (WIDTH + GAP) + WIDTH / 2, TOP - 0.27, head, ha="center", fontsize=11, weight="bold")
+    for number, (row, own) in enumerate(zip(rows, sheets, strict=True)):
+        top = TOP + number * (height + beneath)
+        name = textwrap.wrap(row.name, 20)
+        write(GAP, top, "\n".join(name), fontsize=11, weight="bold")
+        write(GAP, top + 0.21 * len(name), "\n".join(row.about), fontsize=8.5, color=GREY, linespacing=1.4)
+        for column, (cell, sheet) in enumerate(zip(row.cells, own, strict=True)):
+            left = LEFT + column * (WIDTH + GAP)
+            axes = figure.add_axes((left / total[0], 1 - (top + height) / total[1], WIDTH / total[0], height / total[1]))
+            axes.set(xticks=[], yticks=[])
+            for side in axes.spines.values():
+                side.set_visible(sheet is None)
+                side.set_color("0.8")
+            if sheet is None:
+                reason = textwrap.fill(cell.reason, 24)
+                axes.text(0.5, 0.5, reason, ha="center", va="center", fontsize=8.5, color=GREY, transform=axes.transAxes)
+            else:
+                axes.imshow(sheet.squeeze(), cmap="gray", vmin=0, vmax=255, aspect="auto")
+            write(left + WIDTH / 2, top + height + 0.05, "\n".join(cell.beneath), ha="center", fontsize=8.5, linespacing=1.25)
+    figure.savefig(path)

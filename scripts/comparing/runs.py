@@ -1,0 +1,138 @@
+"""Runs that are compared: trained, held against held-out data, and what they cost. What is finished is not done again."""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+
+from comparing import REPOSITORY
+from tinygen.errors import UserError
+
+TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
+# loss: what is minimised, on a scale of its own where examples are weighted | raw_loss: without the weights | velocity_loss: flow
+# matching's, of an objective that learns something else
+HELD_OUT = ("loss", "raw_loss", "velocity_loss")
+RATE_STEPS = 100  # of the run that tells how fast a recipe trains; it is told five times, the first one left out
+
+
+def call(command: str, *arguments: str) -> None:
+    """A command of tinygen, its words among ours. Raises UserError where it fails: it has said why."""
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    status = subprocess.run([*TINYGEN, command, *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
+    if status:
+        raise UserError(f"tinygen {command} {' '.join(arguments)} ended with status {status}")
+
+
+def say(line: str) -> None:
+    """A line that tells how far it is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[str]) -> list[Path]:
+    """The workdirs of an arm's stages, each trained to its end and begun with the averaged weights of the one before.
+
+    settings: overrides of all stages, --config.KEY=VALUE
+    Raises UserError where a stage does not come to its end, and for a workdir that another command began.
+    """
+    runs: list[Path] = []
+    for number, recipe in enumerate(stages):
+        workdir = folder / f"{number}"
+        begin = [f"--config.init.ckpt={runs[-1]}"] if runs else []
+        command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *begin, *settings]
+        noted = folder / f"{number}.json"
+        if noted.exists() and json.loads(noted.read_text("utf-8")) != command:
+            raise UserError(
+                f"{workdir} was begun by another command, which {noted} holds: give another --out, or take that arm's folder away"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        noted.write_text(json.dumps(command))
+        if not finished(workdir):
+            say(f"training {recipe} in {workdir}")
+            call("train", *command)
+            if not finished(workdir):
+                raise UserError(f"{workdir} was stopped before its end: the same command goes on from there")
+        runs.append(workdir)
+    return runs
+
+
+def finished(workdir: Path) -> bool:
+    return any(event.get("event") == "finished" for event in lines_of(workdir / "events.jsonl"))
+
+
+def steps_within(minutes: float, recipe: str, folder: Path, seed: int, settings: Sequence[str]) -> int:
+    """The training steps that a recipe takes in so many minutes on this machine, as busy as it is now, which is said: by a short run in
+    `folder`, which is made once.
+
+    Evaluations, pictures and checkpoints come on top, as they do in `cost`.
+    """
+    every = {"log_every": RATE_STEPS // 5, "steps": RATE_STEPS, "eval_every": 0, "preview_every": 0, "checkpoint_every": 0}
+    if not finished(folder / "0"):
+        say("\n".join([f"how fast {recipe} trains", *machine.caution(machine.busy_share())]))
+    run = trained([recipe], folder, seed, [*settings, *(f"--config.train.{key}={value}" for key, value in every.items())])[0]
+    rates = [line["steps_per_s"] for line in lines_of(run / "metrics.jsonl") if "steps_per_s" in line]
+    return max(1, int(60 * minutes * statistics.median(rates[1:])))
+
+
+def held_out(run: Path) -> dict[str, float]:
+    """Those of HELD_OUT that the objective has, of the averaged weights; taken now where that was not done."""
+    if not any("loss" in line for line in lines_of(run / "eval.jsonl")):
+        say(f"held-out losses of {run}")
+        call("eval", f"--ckpt={run}")
+    line = [line for line in lines_of(run / "eval.jsonl") if "loss" in line][-1]
+    return {name: line[name] for name in HELD_OUT if name in line}
+
+
+def distances(run: Path, features: str, num: int, flags: Sequence[str] = (), **sampling: Any) -> dict[str, float]:
+    """{"fd_...": ...}: the Fréchet distance of `num` samples from the data, taken now where that was not done.
+
+    flags: of `tinygen eval-fid`, about sampling
+    sampling: what those make of the protocol: a score that is there already serves where it has the same
+    """
+    wanted = {"features": Path(features).name, "num": num, **sampling}
+
+    def matching(line: dict[str, Any]) -> bool:
+        about = line.get("protocol", {})
+        return all(about.get(key) == value for key, value in wanted.items())
+
+    found = [line for line in lines_of(run / "eval.jsonl") if matching(line)]
+    if not found:
+        say(f"distance of {num} samples of {run} {' '.join(flags)}")
+        call("eval-fid", f"--ckpt={run}", f"--features={features}", f"--num={num}", *flags)
+        found = lines_of(run / "eval.jsonl")
+    return {name: value for name, value in found[-1].items() if name == "fid" or re.fullmatch("fd_.*(?<!_stderr)(?<!_infinity)", name)}
+
+
+def cost(runs: Sequence[Path]) -> dict[str, float]:
+    """Steps of all stages, and the seconds that they took."""
+    steps, seconds = 0, 0.0
+    for run in runs:
+        before = 0
+        for line in lines_of(run / "metrics.jsonl"):
+            if "steps_per_s" in line:
+                seconds += (line["step"] - before) / line["steps_per_s"]
+                before = line["step"]
+        steps += before
+    return {"steps": float(steps), "seconds": seconds}
+
+
+def table(rows: Sequence[tuple[str, Mapping[str, float | str]]]) -> str:
+    """A line a row, a column for whatever any of them has; "-" where one has it not."""
+    names = list(dict.fromkeys(name for _, values in rows for name in values))
+    cells = [["", *names], *([row, *(_cell(values.get(name, "-")) for name in names)] for row, values in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _cell(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
