@@ -13,9 +13,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
         guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
-        time_grid=resume(
-            "uniform"
-        ),  # of samplers but dopri5: uniform | logit_normal (as t in training) | shifted (more near noise)
+        time_grid=resume("uniform"),  # of samplers but dopri5: uniform | logit_normal (as t in training) | shifted (more near noise)
         shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
         tolerance=resume(1e-3),  # of sampler=dopri5: a step's error, absolute and relative alike
     ),
