@@ -23,7 +23,7 @@ WEIGHTS = (  # of the slopes so far in each stage's x. The last is the step's en
 ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # the fifth order less the fourth
 STEP = len(TIMES) - 1  # evaluations of a step after the first
 LEAST = 1 + STEP
-SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0  # of the next step's length
+SAFETY, SHRINK, GROW = 0.9, 0.2, 2.0  # of the next step's length. With a faster growth small errors that are chance lead too far
 
 
 class Journey(NamedTuple):
@@ -60,7 +60,8 @@ def dopri5(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> tuple[
         after, slope, error = _step(field, now, s, given.tolerance)
         taken = going & (last | (error <= 1))
         longer = jnp.clip(jnp.nan_to_num(SAFETY * error ** (-1 / 5), nan=SHRINK), SHRINK, GROW)
-        x, slope = (jnp.where(along(taken, x), new, old) for new, old in ((after, now.x), (slope, now.slope)))
+        moved = along(taken, after)
+        x, slope = jnp.where(moved, after, now.x), jnp.where(moved, slope, now.slope)
         return Journey(x, slope, jnp.where(taken, s, now.t), (now.t - s) * longer, now.calls + STEP * going)
 
     first = jnp.full((B,), start)

@@ -50,7 +50,9 @@ class FlowMatching(guidance.Denoising):
         time_grids.check(self.time_grid, self.shift)
         guidance.check_tolerance(self.tolerance)
         if np.diff(np.float32(self.grid(conditional=True))).max() >= 0:
-            raise UserError(f"time_grid={self.time_grid} has times here that are one in float32: give a smaller nfe, or take uniform")
+            raise UserError(
+                f"time_grid={self.time_grid} with nfe={self.nfe} has times that float32 cannot tell apart: lower nfe, or take uniform"
+            )
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean squared error of the velocity, over the model's own predictions and the batch's valid examples.

@@ -25,7 +25,7 @@ def uniform(share: np.ndarray, shape: Shape) -> np.ndarray:
 def logit_normal(share: np.ndarray, shape: Shape) -> np.ndarray:
     """Quantiles of the times in training: as many steps wherever as many examples were."""
     normal = NormalDist(shape.mean, shape.std)
-    return np.array([1 / (1 + math.exp(-normal.inv_cdf(each))) for each in share.tolist()])
+    return np.exp(-np.logaddexp(0, [-normal.inv_cdf(each) for each in share.tolist()]))
 
 
 def shifted(share: np.ndarray, shape: Shape) -> np.ndarray:
