@@ -11,6 +11,7 @@ from tinygen import build, rng
 from tinygen.errors import UserError
 from tinygen.models.layers import Output
 from tinygen.objectives.edm import EDM
+from tinygen.objectives.samplers import SAMPLERS
 
 SHAPE = (2, 2, 1)
 M, S = 0.7, 0.5
@@ -102,6 +103,18 @@ def test_samples_of_the_best_denoiser_follow_the_known_flow():
         errors.append(np.abs(np.asarray(sample(keys)) - exact).max())
     assert errors[0] < 0.2
     assert all(3.5 < coarse / fine < 5 for coarse, fine in itertools.pairwise(errors))
+
+
+@pytest.mark.parametrize("sampler", sorted(SAMPLERS.keys() - {"average"}))
+def test_every_sampler_of_a_velocity_reaches_the_data_within_its_budget(sampler):
+    keys = rng.example_keys(jax.random.key(1), 0, 2_000)
+    objective = edm(nfe=150, sampler=sampler)
+    x, taken = jax.jit(lambda keys: objective.counted(wrapped(best), keys))(keys)
+    assert (taken <= objective.evaluations(conditional=False)).all()
+    assert objective.evaluations(conditional=False) <= 150
+    wide = {"sde": 0.17, "euler": 0.1}.get(sampler, 0.06)  # of 8,000 numbers' variance; first-order steps have an error of their own
+    assert np.mean(x) == pytest.approx(M, abs=3 * S / np.sqrt(x.size))
+    assert np.var(x) == pytest.approx(S**2, rel=wide)
 
 
 @pytest.mark.parametrize(("sampler", "nfe", "steps"), [("heun", 35, 18), ("heun", 36, 18), ("euler", 18, 18), ("heun", 1, 1)])

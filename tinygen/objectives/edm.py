@@ -96,7 +96,7 @@ class EDM(guidance.Denoising):
 
     def _integration(self, conditional: bool) -> Integration:
         """Over the noise levels σ_max > ... > σ_min > 0. The last step is Euler's: at σ = 0 there is no slope."""
-        acts = dict(conditional=conditional, weight=self.guidance)
+        acts: dict[str, Any] = dict(conditional=conditional, weight=self.guidance)
         return Integration(
             sampler=self.sampler, path=Path(decay=0.0), times=self._levels, nfe=self.nfe,
             cost=functools.partial(guidance.cost, **acts, interval=self._interval), price=guidance.price(**acts),

@@ -82,7 +82,7 @@ class FlowMatching(guidance.Denoising):
         return self._integration(conditional).run(lambda x, t, r: predict(x, t, t), noise, keys, grid)
 
     def _integration(self, conditional: bool) -> Integration:
-        acts = dict(conditional=conditional, weight=self.guidance)
+        acts: dict[str, Any] = dict(conditional=conditional, weight=self.guidance)
         shape = time_grids.Shape(self.t_mean, self.t_std, self.shift)
         return Integration(
             sampler=self.sampler, path=Path(decay=1.0), times=lambda num: time_grids.times(self.time_grid, num, shape), nfe=self.nfe,

@@ -114,7 +114,7 @@ class Integration:
 
     def _count(self, grid: np.ndarray) -> int:
         """Network evaluations of the grid's steps; of an adaptive sampler with one step of its own."""
-        (body, tail), row = self._parts(np.float32(grid)), SAMPLERS[self.sampler]
+        (body, tail), row = self._parts(grid.astype(np.float32)), SAMPLERS[self.sampler]
         taken = [] if len(body) < 2 else row.evaluates(body[:-1], body[1:], self.path)
         own = len(taken) * self.price if row.adaptive else sum(int(self.cost(t).sum()) for t in taken)
         return own + int(self.cost(tail[:-1]).sum())
