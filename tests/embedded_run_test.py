@@ -13,6 +13,7 @@ from tinygen import build, checkpoint, keys, sample, stages, text_encoder, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.prompts import told as told_by
+from tinygen.sampler_settings import configured
 from tinygen.scoring import generated
 
 FEW = dict(steps=4, log_every=2, eval_every=4, preview_every=4, preview_num=8, checkpoint_every=2)
@@ -178,7 +179,7 @@ def test_scores_without_the_reference_s_captions_are_refused(run, labels, refere
 
 def test_pictures_are_drawn_from_rows_that_are_looked_up(run):
     saved = checkpoint.find(run.workdir)
-    parts = build.parts(sample.configured(saved.config, {}), saved.codec)
+    parts = build.parts(configured(saved.config, {}, saved.codec), saved.codec)
     source = build.data_source(run.config)
     cond, _ = generated.conditions(saved.codec, ["data"], 12, source.splits["train"])
     whole = {name: rows[:] for name, rows in cond.items()}

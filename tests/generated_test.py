@@ -10,6 +10,7 @@ from tinygen import build, checkpoint, sample, trained
 from tinygen.data.base import ArrayExamples
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
+from tinygen.sampler_settings import configured
 from tinygen.scoring import generated
 from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
 
@@ -24,7 +25,7 @@ def examples(labels):
 @pytest.fixture(scope="module")
 def model(finished):
     saved = checkpoint.find(finished.workdir)
-    parts = build.parts(sample.configured(saved.config, {}), saved.codec)
+    parts = build.parts(configured(saved.config, {}, saved.codec), saved.codec)
     return parts, trained.load(saved, parts, ema=True)
 
 

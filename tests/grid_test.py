@@ -14,6 +14,7 @@ POINTS = {"guidance": [1.0, 1.5, 2.0], "nfe": [4, 25]}
 
 def test_words_become_settings_of_their_types():
     assert parse(["guidance=1,1.5,2", "nfe=4,25", "sampler=euler,heun"]) == {**POINTS, "sampler": ["euler", "heun"]}
+    assert parse(["time_grid=uniform,shifted", "shift=2"]) == {"time_grid": ["uniform", "shifted"], "shift": [2.0]}
     assert parse([]) == {}
 
 

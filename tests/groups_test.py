@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from gaussian_flow import flow
 from small_microdit import make
 
 from tinygen import groups, rng
-from tinygen.objectives.flow import FlowMatching
 from tinygen.sharding import make_mesh
 
 B, WIDTH = 7, 64
@@ -62,15 +62,13 @@ def test_a_denoisers_samples_are_the_same_in_groups(monkeypatch):
     """Labels, guidance and a negative condition each go with their example."""
     graph, state = nnx.split(make(shape=(8, 8, 1), classes=B, patch=4, mlp_ratio=2.0, time_scale=1.0))
     state = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), state)
-    flow = FlowMatching(
-        shape=(8, 8, 1), t_mean=0.0, t_std=1.0, cond_drop=0.1, sampler="heun", nfe=12, guidance=2.0, guidance_interval=(0.2, 0.9)
-    )
+    objective = flow(shape=(8, 8, 1), nfe=12, guidance=2.0, guidance_interval=(0.2, 0.9))
 
     def draw():
         together = []
         spy = groups.examples_together
         monkeypatch.setattr(groups, "examples_together", lambda *given: together.append(spy(*given)) or together[-1])
-        sample = jax.jit(lambda state: flow.sample(nnx.merge(graph, state), KEYS, {"label": LABEL}, {"label": LABEL[::-1]}))
+        sample = jax.jit(lambda state: objective.sample(nnx.merge(graph, state), KEYS, {"label": LABEL}, {"label": LABEL[::-1]}))
         return sample(state), together
 
     want, many = draw()

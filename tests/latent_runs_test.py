@@ -15,6 +15,7 @@ from tinygen import config as schema
 from tinygen.checkpoint import find
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
+from tinygen.sampler_settings import configured
 from tinygen.scoring import extraction
 from tinygen.scoring.pictures import of_split
 from tinygen.scoring.references import originals
@@ -94,7 +95,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
         return np.stack([pixels_of(path) for path in sorted(out.glob("0*.png"))])
 
     saved = find(finished_latents)
-    config = sample.configured(saved.config, {})
+    config = configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
     x = sample.draw(trained.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)

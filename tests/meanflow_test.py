@@ -16,6 +16,7 @@ from tinygen.errors import UserError
 from tinygen.models.layers import Output
 from tinygen.objectives import average_velocity
 from tinygen.objectives.average_velocity import Draw
+from tinygen.objectives.paths import along
 
 BOTH = [meanflow, improved]
 
@@ -106,7 +107,7 @@ def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, m
 
         (theirs, seen), gradient = jax.value_and_grad(matching, has_aux=True)(state)
         x, t = jnp.asarray(batch["x"]), seen["t"]
-        draw = Draw(seen["z"], (seen["z"] - x) / average_velocity.column(t, x), t, t)
+        draw = Draw(seen["z"], (seen["z"] - x) / along(t, x), t, t)
 
         def ours(state):
             error = objective(shape=shape)._error(nnx.merge(graph, state), draw, {}, KEY(0), train=True)

@@ -121,6 +121,15 @@ def test_sampler_settings_replace_the_recipes_and_are_recorded(draw):
     assert draw("odd", num=1, nfe=7).told["nfe"] == 4  # what was really taken: one Heun step with guidance
 
 
+def test_evaluations_that_differ_by_sample_are_told_as_their_mean_and_the_most(draw, capsys):
+    told = draw(num=5, sampler="dopri5", nfe=99, tolerance=0.01).told
+    assert told["tolerance"] == 0.01
+    assert 14 <= told["nfe"] <= told["nfe_most"] <= 99  # a step of seven, two each
+    assert f"dopri5 took {told['nfe']:.1f} network evaluations a sample, {told['nfe_most']} at most" in capsys.readouterr().out
+    assert "nfe_most" not in draw("fixed", num=1).told
+    assert "took" not in capsys.readouterr().out
+
+
 def test_a_setting_that_the_objective_lacks_is_refused(draw):
     with pytest.raises(UserError, match="--temperature: objective 'flow' has no such setting"):
         draw(num=1, temperature=1.0)

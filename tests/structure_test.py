@@ -26,7 +26,7 @@ LEVELS = [
     {"scoring"},
     {"networks"},
     {"sample"},
-    {"decoding", "writing"},
+    {"decoding", "writing", "sampler_settings"},
     {"autoencoders"},
     {"feed", "trained", "prompts"},
     {"build", "record", "runtime", "lock", "compiled", "saves", "scratch"},
@@ -41,7 +41,7 @@ LEVELS = [
     {"errors"},
 ]
 COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight", "stages"}
-COMPOSE |= {"scoring.references", "scoring.during", "forecast", "autoencoders"}
+COMPOSE |= {"scoring.references", "scoring.during", "forecast", "autoencoders", "sampler_settings"}
 SEE_A_CONFIG = {"cli", "commands", "describe", "check", "train", "eval_fid", "report.run", *COMPOSE}
 
 

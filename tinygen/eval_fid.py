@@ -18,6 +18,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
+from tinygen.sampler_settings import configured, stepping
 from tinygen.scores.frechet import too_few
 from tinygen.scores.network import Network
 from tinygen.scores.protocol import fingerprint
@@ -78,7 +79,7 @@ def main(
 ) -> int:
     """Scores the samples of a checkpoint, or those in a folder or a file; prints each score and appends it to eval.jsonl.
 
-    settings: sampler settings in place of the recipe's: nfe, guidance, sampler
+    settings: sampler settings in place of the recipe's, options.DENOISING
     points: {setting: values}: every combination is scored
     autoencoder: as for `sample.find`
     """
@@ -90,7 +91,7 @@ def main(
     if samples is not None:
         return _score_files(samples, ref, num, network, wanted, force)
     saved = sample.find(str(ckpt), step, autoencoder)
-    config = sample.configured(saved.config, settings)
+    config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
     plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
@@ -110,7 +111,7 @@ def main(
     for config, parts, evaluations in plans:
         sampling = {
             "labels": rule, "sampler": config.objective.get("sampler"), "nfe": evaluations, **guidance(config, saved.codec),
-            "ema": ema, "precision": build.precision(config),
+            **stepping(config), "ema": ema, "precision": build.precision(config),
         }  # fmt: skip
         subject = {"checkpoint": str(saved.workdir), "step": saved.step, "seed": seed}
         drawn = generated.of_model(
@@ -128,7 +129,7 @@ def main(
 
 def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[schema.Config, build.Parts, int | None]:
     """(configuration, parts, network evaluations a sample) of sampling with some settings. Raises UserError for those that do not do."""
-    config = sample.configured(saved.config, settings)
+    config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
     count = getattr(parts.objective, "evaluations", None)
     return config, parts, count(conditional=saved.codec.conditional) if count else None

@@ -11,8 +11,8 @@ from tinygen.flops import products
 CACHE = 12 * 2**20  # bytes of the widest product's results, in float32, that are computed together
 
 
-def in_groups(sample: Callable[..., jax.Array], keys: jax.Array, *rows: Any) -> jax.Array:
-    """`sample(keys, *rows)`, [B, ...]; on one CPU device a group of examples after another.
+def in_groups(sample: Callable[..., Any], keys: jax.Array, *rows: Any) -> Any:
+    """`sample(keys, *rows)`, a tree of arrays [B, ...]; on one CPU device a group of examples after another.
 
     sample: makes example i of keys[i] and row i of every array of `rows` alone; it is traced once more, for one example
     rows: trees of arrays [B, ...], or None
@@ -25,10 +25,10 @@ def in_groups(sample: Callable[..., jax.Array], keys: jax.Array, *rows: Any) -> 
     size = -(-B // groups)
     index = np.minimum(np.arange(groups * size), B - 1).reshape(groups, size)  # the last example fills the last group
     drawn = jax.lax.map(lambda group: sample(*group), jax.tree.map(lambda x: x[index], (keys, *rows)))
-    return drawn.reshape(-1, *drawn.shape[2:])[:B]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:B], drawn)
 
 
-def examples_together(sample: Callable[..., jax.Array], keys: jax.Array, *rows: Any) -> int:
+def examples_together(sample: Callable[..., Any], keys: jax.Array, *rows: Any) -> int:
     """How many examples to draw at a time: all, or on one CPU device those whose widest product stays within CACHE."""
     if jax.default_backend() != "cpu" or jax.sharding.get_abstract_mesh().size > 1:
         return keys.shape[0]

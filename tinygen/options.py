@@ -7,7 +7,7 @@ from absl import flags
 from tinygen.keys import SCHEMA
 
 # Flags that take the place of the recipe's config.objective.NAME
-DENOISING = ("nfe", "guidance", "sampler")
+DENOISING = ("nfe", "guidance", "sampler", "time_grid", "shift", "tolerance")
 WRITING = ("new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
@@ -71,7 +71,12 @@ def sample(values: flags.FlagValues) -> None:
 def _sampler(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("nfe", None, "Network evaluations a sample, guidance's included. Default: the recipe's.", flag_values=values)
     flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
-    flags.DEFINE_string("sampler", None, "The integrator: euler or heun. Default: the recipe's.", flag_values=values)
+    text, real = functools.partial(flags.DEFINE_string, flag_values=values), functools.partial(flags.DEFINE_float, flag_values=values)
+    samplers = "euler, heun, midpoint, rk4, dpmpp_2m, edm_heun, dopri5 or sde; of an average velocity average"
+    text("sampler", None, f"The integrator: {samplers}. Default: the recipe's.")
+    text("time_grid", None, "Its times, but for dopri5: uniform, logit_normal or shifted. Default: the recipe's.")
+    real("shift", None, "Of --time_grid=shifted: the larger, the more steps near the noise. Default: the recipe's.")
+    real("tolerance", None, "Of --sampler=dopri5: the error that a step may have. Default: the recipe's.")
 
 
 def _writing(values: flags.FlagValues) -> None:

@@ -14,7 +14,6 @@ from etils import epath
 from rich.progress import track
 
 from tinygen import build, checkpoint, decoding, media, processes, writing
-from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
@@ -22,8 +21,9 @@ from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 from tinygen.prompts import told
 from tinygen.rng import example_keys, stream
+from tinygen.sampler_settings import configured, spent, stepping
 from tinygen.state import TrainState, Tree, graph_of, merge
-from tinygen.trained import EVERYWHERE, load
+from tinygen.trained import load
 
 Conditions = Mapping[str, jax.Array]
 
@@ -60,7 +60,7 @@ def main(
     encoder: as for `prompts.told`
     """
     saved = find(ckpt, step, autoencoder)
-    config = configured(saved.config, settings)
+    config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
     if not hasattr(parts.objective, "sample"):
         raise UserError(f"objective {config.objective.name!r} draws no samples")
@@ -78,20 +78,24 @@ def main(
     if processes.leads():
         folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     weights = load(saved, parts, ema=ema)
+    evaluations = None
     if text:
         x = _write(weights, parts, cond, words, config.model.get("positions"), num=num, seed=seed, batch_size=batch_size, stops=stop)
     else:
-        x = draw(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=away)
+        x, evaluations = counted(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=away)
     provenance = {
         "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
         **{name: config.objective[name] for name in SETTINGS if name in config.objective},
-        **({"nfe": parts.objective.evaluations(conditional=bool(cond))} if hasattr(parts.objective, "evaluations") else {}),
+        **stepping(config), **({} if evaluations is None else spent(config, evaluations)),
         **({} if negative is None else {"negative": negative}), **({"stop": list(stop)} if stop else {}),
     }  # fmt: skip
     if processes.leads():
         _clear(folder)
         write(folder, x, cond, words, parts, provenance)
         print(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", file=sys.stderr if text else sys.stdout)
+        if "nfe_most" in provenance:
+            nfe = f"{provenance['nfe']:.1f} network evaluations a sample, {provenance['nfe_most']} at most"
+            print(f"{config.objective.sampler} took {nfe}")
     return 0
 
 
@@ -137,17 +141,25 @@ def draw(
     weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
 ) -> np.ndarray:
     """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
+    return counted(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=negative)[0]
+
+
+def counted(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(what `draw` gives, the network evaluations that each took [num], None where the objective does not count them)."""
     size = parts.layout.padded(min(batch_size, num))
     parted = drawn(weights, parts, cond, num=num, seed=seed, size=size, negative=negative)
-    batches = -(-num // size)
-    return np.concatenate(list(track(parted, description="sampling", total=batches, transient=True, disable=not processes.leads())))
+    shown = track(parted, description="sampling", total=-(-num // size), transient=True, disable=not processes.leads())
+    x, evaluations = zip(*shown, strict=True)
+    return np.concatenate(x), None if evaluations[0] is None else np.concatenate(evaluations)
 
 
 def drawn(
     weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, start: int = 0, step: Any = None,
     negative: Batch | None = None,
-) -> Iterator[np.ndarray]:  # fmt: skip
-    """Samples `start` to `num`, at most `size` at a time.
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:  # fmt: skip
+    """Samples `start` to `num` and their network evaluations as `counted` gives them, at most `size` at a time.
 
     cond, negative: of all `num`
     step: the `sample_step` of that size and seed, where there is one already
@@ -158,17 +170,19 @@ def drawn(
         rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
         with jax.set_mesh(parts.layout.mesh):  # not around the yield: what is done meanwhile has its own
             given = [parts.layout.share({key: value[rows] for key, value in each.items()}) for each in (cond, negative) if each is not None]
-            x = jitted(*weights, first, *given)
-        yield np.asarray(jax.device_get(x))[: num - first]
+            x, evaluations = jax.device_get(jitted(*weights, first, *given))
+        yield np.asarray(x)[: num - first], None if evaluations is None else np.asarray(evaluations)[: num - first]
 
 
 def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
-    """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples."""
+    """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples, their evaluations."""
     root = stream(seed, "sample")
 
-    def sample(params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None) -> jax.Array:
-        keys = parts.layout.pinned(example_keys(root, start, size))
-        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond, negative)
+    def sample(
+        params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        given = merge(graphdef, params, buffers), parts.layout.pinned(example_keys(root, start, size)), cond, negative
+        return parts.objective.counted(*given) if hasattr(parts.objective, "counted") else (parts.objective.sample(*given), None)
 
     return jax.jit(sample, out_shardings=parts.layout.replicated)
 
@@ -252,14 +266,6 @@ def seen(item: media.Media, codec: Codec) -> media.Media:
     if item.kind != "codec" or codec.latents is None:
         return item
     return media.Media(decoding.images(codec, np.asarray(item.value)), "image")
-
-
-def configured(config: Config, settings: Mapping[str, Any]) -> Config:
-    """A run's configuration for sampling here, with other sampler settings. Raises UserError for one that its objective does not have."""
-    for name in settings:
-        if name not in config.objective:
-            raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting")
-    return schema.change(config, {"objective": dict(settings), **EVERYWHERE})
 
 
 def _clear(folder: epath.Path) -> None:

@@ -133,6 +133,8 @@ def test_what_decides_a_score_changes_the_fingerprint_and_what_is_compared_does_
     (base,) = run()
     changes = [
         dict(settings=dict(nfe=8)), dict(settings=dict(guidance=1.0)), dict(settings=dict(sampler="euler")), dict(ema=False),
+        dict(settings=dict(time_grid="logit_normal")),
+        dict(settings=dict(time_grid="shifted")), dict(settings=dict(time_grid="shifted", shift=2.0)),
         dict(num=NUM + 1), dict(labels=["all"]), dict(labels=["blond"]), dict(ref="pixel_faces"),
     ]  # fmt: skip
     interval = run(settings=dict(guidance=1.0))[0]["protocol"]["guidance_interval"]

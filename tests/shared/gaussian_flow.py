@@ -7,7 +7,10 @@ from tinygen.objectives.flow import FlowMatching
 
 SHAPE = (2, 2, 1)
 KEY = jax.random.key
-SETTINGS = dict(shape=SHAPE, t_mean=0.0, t_std=1.0, cond_drop=0.1, sampler="heun", nfe=50, guidance=1.0, guidance_interval=(0.0, 1.0))
+SETTINGS = dict(
+    shape=SHAPE, t_mean=0.0, t_std=1.0, cond_drop=0.1, sampler="heun", nfe=50, guidance=1.0, guidance_interval=(0.0, 1.0),
+    time_grid="uniform", shift=3.0, tolerance=1e-3,
+)  # fmt: skip
 
 
 def flow(**changes):

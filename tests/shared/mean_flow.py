@@ -5,7 +5,19 @@ from gaussian_flow import SHAPE, M, S, column
 from tinygen.models.layers import Output
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 
-COMMON = dict(shape=SHAPE, t_mean=-0.4, t_std=1.0, equal=0.5, cond_drop=0.1, power=0.0, offset=0.01, sampler="average", nfe=1)
+COMMON = dict(
+    shape=SHAPE,
+    t_mean=-0.4,
+    t_std=1.0,
+    equal=0.5,
+    cond_drop=0.1,
+    power=0.0,
+    offset=0.01,
+    sampler="average",
+    nfe=1,
+    time_grid="uniform",
+    shift=3.0,
+)
 
 
 def meanflow(**changes):

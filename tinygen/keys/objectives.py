@@ -9,23 +9,27 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         t_mean=stage(0.0),  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
         t_std=stage(1.0),
         cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
-        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        sampler=resume("heun"),  # euler | heun | midpoint | rk4 | dpmpp_2m | edm_heun | dopri5 (adaptive) | sde (stochastic)
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in v_null + w (v_cond - v_null); 1 = off
         guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts
+        time_grid=resume("uniform"),  # of samplers but dopri5: uniform | logit_normal (as t in training) | shifted (more near noise)
+        shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
+        tolerance=resume(1e-3),  # of sampler=dopri5: a step's error, absolute and relative alike
     ),
     "edm": dict(  # wants model.time_scale=1
         sigma_data=0.5,  # standard deviation of the data, as it is in a batch
         p_mean=stage(-1.2),  # ln σ = N(p_mean, p_std): -0.6 and 1.2 in MicroDiT's latents at 256x256
         p_std=stage(1.2),  # how far noise levels spread about exp(p_mean), a factor of e each
         cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
-        sampler=resume("heun"),  # a row of SAMPLERS: euler | heun
+        sampler=resume("heun"),  # euler | heun | midpoint | rk4 | dpmpp_2m | edm_heun | dopri5 (adaptive) | sde (stochastic)
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in D_null + w (D_cond - D_null); 1 = off
         guidance_interval=resume((0.0, 1000.0)),  # of σ, where guidance acts
         sigma_min=resume(0.002),  # the last noise level before 0
         sigma_max=resume(80.0),  # the first
         rho=resume(7.0),  # levels are even in σ^(1/rho): the larger, the more of them are small
+        tolerance=resume(1e-3),  # of sampler=dopri5: a step's error, absolute and relative alike
     ),
     "meanflow": dict(  # wants model.time_scale=1
         t_mean=stage(-0.4),  # two draws of sigmoid(N(t_mean, t_std)): the larger is t, the smaller r
@@ -39,6 +43,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         offset=stage(0.01),  # c of it
         sampler=resume("average"),  # whole steps of the average velocity, the only one that serves it
         nfe=resume(1),  # network evaluations a sample, which are its steps
+        time_grid=resume("uniform"),  # uniform | logit_normal (as one draw of t in training) | shifted (more steps near noise)
+        shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
     ),
     "improved_meanflow": dict(  # wants model.time_scale=1
         t_mean=stage(-0.4),  # as of meanflow
@@ -51,6 +57,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         offset=stage(0.01),  # c of it
         sampler=resume("average"),  # whole steps of the average velocity, the only one that serves it
         nfe=resume(1),  # network evaluations a sample, which are its steps
+        time_grid=resume("uniform"),  # uniform | logit_normal (as one draw of t in training) | shifted (more steps near noise)
+        shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
         guidance=resume(1.5),  # ω that the model is told; 1 = off
         guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts; holds 0.5
     ),

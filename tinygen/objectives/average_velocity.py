@@ -7,12 +7,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import guidance, samplers
+from tinygen.objectives import guidance, samplers, time_grids
 from tinygen.objectives.flow import BINS, by_time, mean_over
+from tinygen.objectives.paths import Path, along
 
 Cond = Mapping[str, jax.Array]
 
@@ -50,6 +52,8 @@ class AverageVelocity(guidance.Denoising):
     offset: float
     sampler: str
     nfe: int
+    time_grid: str
+    shift: float
 
     needs_jvp = True
     time_scale = 1.0  # a larger one would multiply du/dt
@@ -57,7 +61,7 @@ class AverageVelocity(guidance.Denoising):
     _error: ClassVar[Callable[..., Error]]
 
     def __post_init__(self) -> None:
-        guidance.check(self.cond_drop, self.sampler, self.nfe, 1.0)
+        guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance, learns="average")
         if not (0 < self.t_std < math.inf and math.isfinite(self.t_mean)):
             raise UserError(f"config.objective.t_std={self.t_std} must be positive and t_mean={self.t_mean} finite")
         if not 0 <= self.equal <= 1:
@@ -66,6 +70,8 @@ class AverageVelocity(guidance.Denoising):
             raise UserError(f"config.objective.power={self.power} must lie in [0, 2]; 0 = all examples weigh the same")
         if not 0 < self.offset < math.inf:
             raise UserError(f"config.objective.offset={self.offset} must be positive: with an error of zero it is what is divided by")
+        time_grids.check(self.time_grid, self.shift)
+        self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Cond, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """The mean of S / sg((S + offset)^power) over the batch's valid examples, S an example's sum of squared errors.
@@ -114,27 +120,26 @@ class AverageVelocity(guidance.Denoising):
         del batch
         return {}
 
-    def _sample(self, model: Any, keys: jax.Array, cond: Cond | None, negative: Cond | None) -> jax.Array:
+    def _sample(self, model: Any, keys: jax.Array, cond: Cond | None, negative: Cond | None) -> tuple[jax.Array, jax.Array]:
         if negative is not None:
             raise UserError("a negative prompt is what guidance leads away from at sampling: here guidance was learnt, without one")
-        B = len(keys)
+        B, conditional = len(keys), bool(cond)
         given = {**(cond or {}), **self._sampling(B)}
-        if hasattr(model, "encode"):
+        if hasattr(model, "encode"):  # what depends on the conditions alone is computed once for all evaluations
             given = model.encode(given, B)
 
-        def average(x: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
-            return model(x, jnp.broadcast_to(t, (B,)), jnp.broadcast_to(s, (B,)), cond=given).pred
+        def average(x: jax.Array, t: jax.Array, r: jax.Array) -> jax.Array:
+            return model(x, jnp.broadcast_to(t, (B,)), jnp.broadcast_to(r, (B,)), cond=given).pred
 
-        def step(x, times):
-            return x - (times[0] - times[1]) * average(x, times[0], times[1]), None
+        return self._integration(conditional).run(average, rng.normal(keys, self.shape), keys, self.grid(conditional=conditional))
 
-        grid = samplers.uniform_grid(self.nfe)
-        return jax.lax.scan(step, rng.normal(keys, self.shape), jnp.stack([grid[:-1], grid[1:]], -1))[0]
-
-    def evaluations(self, *, conditional: bool) -> int:
-        """Network evaluations that a sample takes: one a step."""
-        del conditional
-        return self.nfe
+    def _integration(self, conditional: bool) -> samplers.Integration:
+        del conditional  # guidance takes no evaluations of its own
+        shape = time_grids.Shape(self.t_mean, self.t_std, self.shift)
+        return samplers.Integration(
+            sampler=self.sampler, path=Path(decay=1.0), times=lambda num: time_grids.times(self.time_grid, num, shape), nfe=self.nfe,
+            cost=np.ones_like, price=1, tolerance=math.nan,
+        )  # fmt: skip
 
 
 def instantaneous(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: bool = False) -> jax.Array:
@@ -177,12 +182,7 @@ def covered(square: jax.Array, weight: jax.Array | None) -> jax.Array:
 
 def between(x: jax.Array, noise: jax.Array, t: jax.Array) -> jax.Array:
     """z = (1 - t)·x + t·ε."""
-    return (1 - column(t, x)) * x + column(t, x) * noise
-
-
-def column(t: jax.Array, x: jax.Array) -> jax.Array:
-    """[B] in a shape that broadcasts against x [B, ...]."""
-    return t.reshape(-1, *[1] * (x.ndim - 1))
+    return (1 - along(t, x)) * x + along(t, x) * noise
 
 
 def check_interval(key: str, interval: tuple[float, ...]) -> None:

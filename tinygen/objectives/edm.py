@@ -17,8 +17,10 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import guidance, samplers
+from tinygen.objectives import guidance
 from tinygen.objectives.flow import by_time, mean_over
+from tinygen.objectives.paths import Path, along
+from tinygen.objectives.samplers import Integration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class EDM(guidance.Denoising):
     sigma_min: float
     sigma_max: float
     rho: float
+    tolerance: float
 
     needs_jvp = False
     time_scale = 1.0  # of what a model is told, ln σ / 4
@@ -52,6 +55,7 @@ class EDM(guidance.Denoising):
             raise UserError(f"config.objective.sigma_min={self.sigma_min} and sigma_max={self.sigma_max} must be 0 < sigma_min < sigma_max")
         if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1]:
             raise UserError(f"config.objective.guidance_interval={self.guidance_interval} must be (low, high) with 0 <= low <= high, of σ")
+        guidance.check_tolerance(self.tolerance)
         self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
@@ -78,30 +82,26 @@ class EDM(guidance.Denoising):
 
     def _sample(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
-    ) -> jax.Array:
+    ) -> tuple[jax.Array, jax.Array]:
         predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
 
-        def slope(z: jax.Array, sigma: jax.Array) -> jax.Array:
-            skip, out, into = self._coefficients(sigma)
-            return (z - skip * z - out * predict(into * z, jnp.log(sigma) / 4, sigma)) / sigma
+        def slope(z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
+            at = along(sigma, z)
+            skip, out, into = self._coefficients(at)
+            return (z - skip * z - out * predict(into * z, jnp.log(sigma) / 4, sigma)) / at
 
-        grid = self.grid(conditional=bool(cond))
-        z = self.sigma_max * rng.normal(keys, self.shape)
-        z = samplers.integrate(samplers.SAMPLERS[self.sampler], slope, z, grid[:-1]) if len(grid) > 2 else z
-        return samplers.integrate(samplers.SAMPLERS["euler"], slope, z, grid[-2:])  # at σ = 0 there is no slope
+        noise, conditional = rng.normal(keys, self.shape), bool(cond)
+        grid = self.grid(conditional=conditional)
+        return self._integration(conditional).run(slope, self.sigma_max * noise, keys, grid)
 
-    def grid(self, *, conditional: bool) -> np.ndarray:
-        """The sampler's noise levels σ_max > ... > σ_min > 0: as many steps as `nfe` allows, two evaluations wherever guidance acts."""
-        for steps in range(self.nfe, 0, -1):
-            grid = self._levels(steps)
-            if self._count(grid, conditional) <= self.nfe:
-                return grid
-        least = self._count(self._levels(1), conditional)
-        raise UserError(f"nfe={self.nfe} is too few: one step with guidance {self.guidance} takes {least} network evaluations")
-
-    def evaluations(self, *, conditional: bool) -> int:
-        """Network evaluations that a sample really takes: at most `nfe`."""
-        return self._count(self.grid(conditional=conditional), conditional)
+    def _integration(self, conditional: bool) -> Integration:
+        """Over the noise levels σ_max > ... > σ_min > 0. The last step is Euler's: at σ = 0 there is no slope."""
+        acts: dict[str, Any] = dict(conditional=conditional, weight=self.guidance)
+        return Integration(
+            sampler=self.sampler, path=Path(decay=0.0), times=self._levels, nfe=self.nfe,
+            cost=functools.partial(guidance.cost, **acts, interval=self._interval), price=guidance.price(**acts),
+            tolerance=self.tolerance, field_ends=True,
+        )  # fmt: skip
 
     @property
     def _interval(self) -> tuple[float, float]:
@@ -111,11 +111,7 @@ class EDM(guidance.Denoising):
     def _levels(self, steps: int) -> np.ndarray:
         """`steps` levels from σ_max to σ_min, evenly spaced in σ^(1/ρ), and 0."""
         ends = self.sigma_max ** (1 / self.rho), self.sigma_min ** (1 / self.rho)
-        return np.append(np.linspace(*ends, steps) ** self.rho, 0.0).astype(np.float32)
-
-    def _count(self, grid: np.ndarray, conditional: bool) -> int:
-        cost = functools.partial(guidance.cost, conditional=conditional, weight=self.guidance, interval=self._interval)
-        return samplers.evaluations(samplers.SAMPLERS[self.sampler], grid[:-1], cost) + int(cost(grid[-2]))
+        return np.append(np.linspace(*ends, steps) ** self.rho, 0.0)
 
     def _coefficients(self, sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """(c_skip, c_out, c_in)"""

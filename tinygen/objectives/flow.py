@@ -4,6 +4,7 @@ z_t = (1 - t)·x + t·ε, v = ε - x, t = sigmoid(N(t_mean, t_std)) (Esser et al
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,9 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import guidance, samplers
+from tinygen.objectives import guidance, time_grids
+from tinygen.objectives.paths import Path
+from tinygen.objectives.samplers import Integration
 
 BINS = 4  # of t, for the raw loss
 
@@ -32,6 +35,9 @@ class FlowMatching(guidance.Denoising):
     nfe: int
     guidance: float
     guidance_interval: tuple[float, float]
+    time_grid: str
+    shift: float
+    tolerance: float
 
     needs_jvp = False
 
@@ -41,7 +47,12 @@ class FlowMatching(guidance.Denoising):
             raise UserError(f"config.objective.t_std={self.t_std} must be positive and t_mean={self.t_mean} finite")
         if len(self.guidance_interval) != 2 or not 0 <= self.guidance_interval[0] <= self.guidance_interval[1] <= 1:
             raise UserError(f"config.objective.guidance_interval={self.guidance_interval} must be (low, high) with 0 <= low <= high <= 1")
-        self.grid(conditional=True)
+        time_grids.check(self.time_grid, self.shift)
+        guidance.check_tolerance(self.tolerance)
+        if np.diff(np.float32(self.grid(conditional=True))).max() >= 0:
+            raise UserError(
+                f"time_grid={self.time_grid} with nfe={self.nfe} has times that float32 cannot tell apart: lower nfe, or take uniform"
+            )
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean squared error of the velocity, over the model's own predictions and the batch's valid examples.
@@ -64,28 +75,20 @@ class FlowMatching(guidance.Denoising):
 
     def _sample(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
-    ) -> jax.Array:
+    ) -> tuple[jax.Array, jax.Array]:
         predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
-        noise, grid = rng.normal(keys, self.shape), self.grid(conditional=bool(cond))
-        return samplers.integrate(samplers.SAMPLERS[self.sampler], lambda x, t: predict(x, t, t), noise, grid)
+        noise, conditional = rng.normal(keys, self.shape), bool(cond)
+        grid = self.grid(conditional=conditional)
+        return self._integration(conditional).run(lambda x, t, r: predict(x, t, t), noise, keys, grid)
 
-    def grid(self, *, conditional: bool) -> np.ndarray:
-        """The sampler's times: as many steps as `nfe` allows, two evaluations wherever guidance acts."""
-        grid = samplers.grid_for(samplers.SAMPLERS[self.sampler], self.nfe, lambda t: self._cost(t, conditional))
-        if grid is None:
-            least = samplers.evaluations(samplers.SAMPLERS[self.sampler], samplers.uniform_grid(1), lambda t: self._cost(t, conditional))
-            raise UserError(
-                f"nfe={self.nfe} is too few: one {self.sampler} step with guidance {self.guidance} takes {least} network evaluations"
-            )
-        return grid
-
-    def evaluations(self, *, conditional: bool) -> int:
-        """Network evaluations that a sample really takes: at most `nfe`."""
-        sampler = samplers.SAMPLERS[self.sampler]
-        return samplers.evaluations(sampler, self.grid(conditional=conditional), lambda t: self._cost(t, conditional))
-
-    def _cost(self, t: np.ndarray, conditional: bool) -> np.ndarray:
-        return guidance.cost(t, conditional=conditional, weight=self.guidance, interval=self._interval)
+    def _integration(self, conditional: bool) -> Integration:
+        acts: dict[str, Any] = dict(conditional=conditional, weight=self.guidance)
+        shape = time_grids.Shape(self.t_mean, self.t_std, self.shift)
+        return Integration(
+            sampler=self.sampler, path=Path(decay=1.0), times=lambda num: time_grids.times(self.time_grid, num, shape), nfe=self.nfe,
+            cost=functools.partial(guidance.cost, **acts, interval=self._interval), price=guidance.price(**acts),
+            tolerance=self.tolerance,
+        )  # fmt: skip
 
     @property
     def _interval(self) -> tuple[float, float]:

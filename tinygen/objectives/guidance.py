@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,31 +13,64 @@ from tinygen.errors import UserError, unknown
 from tinygen.groups import in_groups
 from tinygen.media import Media
 from tinygen.objectives import samplers
+from tinygen.objectives.paths import along
 
 CONDITIONS = ("label", "text", "embed", "embed_mask")
 MAX_NFE = 10_000
 
 Cond = Mapping[str, jax.Array]
-Predict = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""(what the model sees [B, ...], the time that it is told, the noise level that an interval is of: scalars) -> prediction [B, ...]"""
+
+
+class Predict(Protocol):
+    """x: what the model sees [B, ...]; t, r: the times that it is told; level: the noise level that an interval is of. All but x are
+    scalars or [B]; r only where the model is told one. Returns its prediction [B, ...].
+    """
+
+    def __call__(self, x: jax.Array, t: jax.Array, level: jax.Array, r: jax.Array | None = None) -> jax.Array: ...
 
 
 class Denoising:
-    """An objective that draws samples from noise, by `_sample(model, keys, cond, negative)`."""
+    """An objective that draws samples from noise, by `_sample(model, keys, cond, negative)`, as `_integration(conditional)` says."""
 
-    _sample: Callable[..., jax.Array]
+    nfe: int
+    sampler: str
+    guidance: float
+    _sample: Callable[..., tuple[jax.Array, jax.Array]]
+    _integration: Callable[[bool], samplers.Integration]
+
+    def counted(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> tuple[jax.Array, jax.Array]:
+        """(samples [B, *shape], one a key, the network evaluations that each took, int32 [B]).
+
+        negative: takes the place of the null condition in guidance
+        """
+        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
 
     def sample(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> jax.Array:
         """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
-        return in_groups(functools.partial(self._sample, model), keys, cond, negative)
+        return self.counted(model, keys, cond, negative)[0]
 
     def preview(self, model: Any, batch: Cond, keys: jax.Array) -> dict[str, Media]:
         """Samples with the batch's conditions."""
         return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in CONDITIONS if name in batch}))}
 
+    def grid(self, *, conditional: bool) -> np.ndarray:
+        """The sampler's times: as many steps as `nfe` allows, two evaluations wherever guidance acts. Raises UserError for not even one."""
+        integration = self._integration(conditional)
+        if (grid := integration.grid()) is not None:
+            return grid
+        least = f"one {self.sampler} step with guidance {self.guidance} takes {integration.least()} network evaluations"
+        raise UserError(f"nfe={self.nfe} is too few: {least}")
 
-def check(cond_drop: float, sampler: str, nfe: int, guidance: float) -> None:
-    """Raises UserError for settings of conditions and of sampling that no denoiser can have."""
+    def evaluations(self, *, conditional: bool) -> int:
+        """Network evaluations that a sample really takes: at most `nfe`. Of an adaptive sampler as many as it may."""
+        return self._integration(conditional).evaluations(self.grid(conditional=conditional))
+
+
+def check(cond_drop: float, sampler: str, nfe: int, guidance: float, learns: str = "velocity") -> None:
+    """Raises UserError for settings of conditions and of sampling that no denoiser can have, or none that learns this.
+
+    learns: the field that a model becomes, "velocity" or "average"
+    """
     if not 0 <= cond_drop < 1:
         raise UserError(f"config.objective.cond_drop={cond_drop} must lie in [0, 1)")
     if not math.isfinite(guidance):
@@ -46,8 +79,21 @@ def check(cond_drop: float, sampler: str, nfe: int, guidance: float) -> None:
         raise UserError(f"nfe={nfe}: at most {MAX_NFE:,} network evaluations a sample; 50 are plenty")
     if sampler not in samplers.SAMPLERS:
         raise unknown("sampler", sampler, samplers.SAMPLERS)
+    if samplers.SAMPLERS[sampler].needs != learns:
+        raise UserError(
+            f"sampler {sampler} needs the velocity at an instant, and an average-velocity model gives the mean over a whole step, which a "
+            "slope at both ends corrects wrongly: use sampler average"
+            if learns == "average"
+            else f"sampler {sampler} takes whole steps of an average velocity, and this objective learns the velocity at an instant: use "
+            "sampler heun, or an objective such as meanflow"
+        )
     if guidance != 1 and cond_drop == 0:
         raise UserError(f"guidance {guidance} needs a model trained with config.objective.cond_drop > 0; without it use guidance 1")
+
+
+def check_tolerance(tolerance: float) -> None:
+    if not 0 < tolerance < 1:
+        raise UserError(f"tolerance={tolerance} must lie in (0, 1): the error that a step of sampler dopri5 may have; 0.001 is usual")
 
 
 def conditions_of(batch: Cond, key: jax.Array, drop: float) -> dict[str, jax.Array]:
@@ -73,23 +119,37 @@ def guided(model: Any, batch: int, cond: Cond | None, negative: Cond | None, wei
     if hasattr(model, "encode"):  # what depends on the conditions alone is computed once for all evaluations
         kept, both = model.encode(kept if cond else {}, B), model.encode(both, 2 * B)
 
-    def plain(x: jax.Array, t: jax.Array) -> jax.Array:
-        return model(x, jnp.broadcast_to(t, (B,)), cond=kept if cond else {}).pred
+    def plain(x: jax.Array, *times: jax.Array) -> jax.Array:
+        return model(x, *(jnp.broadcast_to(each, (B,)) for each in times), cond=kept if cond else {}).pred
 
-    def guiding(x: jax.Array, t: jax.Array) -> jax.Array:
-        pred, null = jnp.split(model(jnp.concatenate([x, x]), jnp.broadcast_to(t, (2 * B,)), cond=both).pred, 2)
+    def two(x: jax.Array, *times: jax.Array) -> tuple[jax.Array, jax.Array]:
+        twice = (jnp.tile(jnp.broadcast_to(each, (B,)), 2) for each in times)
+        pred, null = jnp.split(model(jnp.concatenate([x, x]), *twice, cond=both).pred, 2)
+        return pred, null
+
+    def guiding(x: jax.Array, *times: jax.Array) -> jax.Array:
+        pred, null = two(x, *times)
         return null + weight * (pred - null)
 
-    def predict(x: jax.Array, t: jax.Array, level: jax.Array) -> jax.Array:
-        low, high = interval
+    def predict(x: jax.Array, t: jax.Array, level: jax.Array, r: jax.Array | None = None) -> jax.Array:
+        (low, high), times = interval, (t,) if r is None else (t, r)
         if not acts or (low, high) == (0, math.inf):  # one branch is never taken: not compiled either
-            return guiding(x, t) if acts else plain(x, t)
-        return jax.lax.cond((level >= low) & (level <= high), guiding, plain, x, t)
+            return guiding(x, *times) if acts else plain(x, *times)
+        inside = (level >= low) & (level <= high)
+        if jnp.ndim(inside) == 0:
+            return jax.lax.cond(inside, guiding, plain, x, *times)
+        pred, null = two(x, *times)
+        return jnp.where(along(inside, x), null + weight * (pred - null), pred)
 
     return predict
 
 
+def price(*, conditional: bool, weight: float) -> int:
+    """Network evaluations of a prediction at times that differ by example: wherever those are, all get both."""
+    return 2 if conditional and weight != 1 else 1
+
+
 def cost(level: np.ndarray, *, conditional: bool, weight: float, interval: tuple[float, float]) -> np.ndarray:
-    """Network evaluations that a prediction takes at each noise level."""
+    """Network evaluations that a prediction takes at each noise level, which is all examples'."""
     low, high = (np.float32(end) for end in interval)
-    return np.where((level >= low) & (level <= high), 2 if conditional and weight != 1 else 1, 1)
+    return np.where((level >= low) & (level <= high), price(conditional=conditional, weight=weight), 1)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from tinygen.errors import UserError
 from tinygen.objectives import average_velocity
-from tinygen.objectives.average_velocity import AverageVelocity, Draw, column
+from tinygen.objectives.average_velocity import AverageVelocity, Draw
+from tinygen.objectives.paths import along
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class MeanFlow(AverageVelocity):
     omega_interval: tuple[float, float]
 
     told = ("h",)
+    guidance = 1.0  # of sampling: there is none besides
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +50,7 @@ class MeanFlow(AverageVelocity):
     def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
         target = self._guided(model, draw, cond) if cond and self.guides else draw.v
         out, rate = average_velocity.with_rate(model, draw, target, cond, key, train=train)
-        goal = jax.lax.stop_gradient(target - column(draw.t - draw.r, draw.z) * rate)
+        goal = jax.lax.stop_gradient(target - along(draw.t - draw.r, draw.z) * rate)
         return average_velocity.Error((jnp.square(out.pred - goal),), out)
 
     def _guided(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array]) -> jax.Array:
@@ -57,7 +59,7 @@ class MeanFlow(AverageVelocity):
         guided = self.omega * draw.v + (1 - self.omega - self.kappa) * null + self.kappa * kept
         low, high = self.omega_interval
         acts = cond["keep"] & (draw.t >= low) & (draw.t <= high)
-        return jnp.where(column(acts, draw.z), guided, draw.v)
+        return jnp.where(along(acts, draw.z), guided, draw.v)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,11 +113,11 @@ class ImprovedMeanFlow(AverageVelocity):
         if given:
             velocity, null = average_velocity.both(model, draw.z, draw.t, told, head=self.head)
             weight = jnp.where(cond["keep"] & (draw.t >= low) & (draw.t <= high), 1 - 1 / omega, 0.0)
-            target = draw.v + column(weight, draw.z) * (velocity - null)
+            target = draw.v + along(weight, draw.z) * (velocity - null)
         else:
             velocity, target = average_velocity.instantaneous(model, draw.z, draw.t, told, head=self.head), draw.v
         out, rate = average_velocity.with_rate(model, draw, velocity, told, key, train=train)
-        composed = out.pred + column(draw.t - draw.r, draw.z) * jax.lax.stop_gradient(rate)
+        composed = out.pred + along(draw.t - draw.r, draw.z) * jax.lax.stop_gradient(rate)
         terms = (jnp.square(composed - target),) + ((jnp.square(out.head - target),) if self.head else ())
         return average_velocity.Error(terms, out)
 

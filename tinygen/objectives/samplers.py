@@ -1,66 +1,124 @@
-"""Integrators of dx/dt = v(x, t) from noise at t = 1 to data at t = 0: one table, one signature.
+"""Samplers from noise to data: one table, one signature, and a budget of network evaluations.
 
-A step takes x at t to x at s < t. Nothing couples the examples of a batch.
+Those of a velocity integrate dx/dt = v(x, t); that of an average velocity takes whole steps of it.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-Velocity = Callable[[jax.Array, jax.Array], jax.Array]  # (x [B, ...], t scalar) -> [B, ...]
+from tinygen.objectives import steps
+from tinygen.objectives.adaptive import LEAST, STEP, dopri5
+from tinygen.objectives.paths import Field, Given, Path
 
 
-@dataclasses.dataclass(frozen=True)
-class Sampler:
-    """step: (velocity, x, t, s) -> x at s. stages: where in [s, t] it evaluates the velocity, as shares of the way from t to s."""
+class Sampler(NamedTuple):
+    """integrate: (field, x at grid[0], grid, given) -> (x at grid[-1], evaluations of the field [B], or None: as the grid has it)
+    evaluates: (t, s, path), of all steps [steps] -> the times at which it evaluates the field
+    needs: of the field, "velocity" or "average"
+    adaptive: its times are its own, an example: of a grid only the ends count
+    """
 
-    step: Callable[[Velocity, jax.Array, jax.Array, jax.Array], jax.Array]
-    stages: tuple[float, ...]
+    integrate: Callable[[Field, jax.Array, np.ndarray, Given], tuple[jax.Array, jax.Array | None]]
+    evaluates: Callable[[np.ndarray, np.ndarray, Path], Sequence[np.ndarray]]
+    needs: str = "velocity"
+    adaptive: bool = False
 
 
-def _euler(velocity: Velocity, x: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
-    return x + (s - t) * velocity(x, t)
+def _first(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
+    return [t]
 
 
-def _heun(velocity: Velocity, x: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
-    slope = velocity(x, t)
-    return x + (s - t) / 2 * (slope + velocity(x + (s - t) * slope, s))
+def _both(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
+    return [t, s]
+
+
+def _middle(t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    return t + (s - t) / 2
 
 
 SAMPLERS = {
-    "euler": Sampler(_euler, stages=(0.0,)),  # order 1
-    "heun": Sampler(_heun, stages=(0.0, 1.0)),  # order 2
-    "average": Sampler(_euler, stages=(0.0,)),
+    "euler": Sampler(steps.each(steps.euler), _first),  # order 1
+    "heun": Sampler(steps.each(steps.heun), _both),  # order 2
+    "midpoint": Sampler(steps.each(steps.midpoint), lambda t, s, path: [t, _middle(t, s)]),  # order 2
+    "rk4": Sampler(steps.each(steps.rk4), lambda t, s, path: [t, _middle(t, s), _middle(t, s), s]),  # order 4
+    "dpmpp_2m": Sampler(steps.dpmpp_2m, _first),  # order 2
+    "edm_heun": Sampler(steps.each(steps.edm_heun), lambda t, s, path: [t, s[(s > 0) & (path.alpha(t) > 0)]]),  # order 2
+    "dopri5": Sampler(dopri5, lambda t, s, path: [t] * LEAST, adaptive=True),  # order 5
+    "sde": Sampler(steps.sde, _first),  # stochastic
+    "average": Sampler(steps.each(steps.average), _first, needs="average"),  # exact, where the field is
 }
 
 
-def uniform_grid(steps: int) -> np.ndarray:
-    """Times 1 = t₀ > t₁ > ... > t_steps = 0, evenly spaced."""
-    return np.linspace(1.0, 0.0, steps + 1, dtype=np.float32)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Integration:
+    """A sampler on a path, with at most `nfe` network evaluations an example.
 
+    sampler: a row of SAMPLERS
+    times: number of steps -> float64 [steps + 1], falling
+    cost: times, float32 -> network evaluations that the field takes at each
+    price: network evaluations of a field at times [B], which differ by example
+    tolerance: of an adaptive sampler
+    field_ends: the field has no value at the last time: the last step is Euler's, whatever the sampler
+    """
 
-def integrate(sampler: Sampler, velocity: Velocity, x: jax.Array, grid: np.ndarray) -> jax.Array:
-    """x at grid[0] carried to grid[-1], compiled once whatever the number of steps."""
+    sampler: str
+    path: Path
+    times: Callable[[int], np.ndarray]
+    nfe: int
+    cost: Callable[[np.ndarray], np.ndarray]
+    price: int
+    tolerance: float
+    field_ends: bool = False
 
-    def advance(x: jax.Array, times: jax.Array) -> tuple[jax.Array, None]:
-        return sampler.step(velocity, x, times[0], times[1]), None
+    def grid(self) -> np.ndarray | None:
+        """The times of as many steps as `nfe` allows; None if not even one does."""
+        if SAMPLERS[self.sampler].adaptive:
+            grid = self._shortest()
+            return grid if self._count(grid) <= self.nfe else None
+        for num in range(self.nfe, 0, -1):
+            if self._count(grid := self.times(num)) <= self.nfe:
+                return grid
+        return None
 
-    return jax.lax.scan(advance, x, jnp.stack([grid[:-1], grid[1:]], -1))[0]
+    def least(self) -> int:
+        """Network evaluations that the shortest grid takes."""
+        return self._count(self._shortest())
 
+    def evaluations(self, grid: np.ndarray) -> int:
+        """Network evaluations an example; of an adaptive sampler at most."""
+        return self._count(grid) + (self._calls(grid) - LEAST) * self.price if SAMPLERS[self.sampler].adaptive else self._count(grid)
 
-def evaluations(sampler: Sampler, grid: np.ndarray, cost: Callable[[np.ndarray], np.ndarray]) -> int:
-    """Network evaluations of an integration, where one velocity at time t takes cost(t) of them."""
-    t, s = grid[:-1], grid[1:]
-    return int(sum(cost(t + np.float32(stage) * (s - t)).sum() for stage in sampler.stages))
+    def run(self, field: Field, x: jax.Array, keys: jax.Array, grid: np.ndarray) -> tuple[jax.Array, jax.Array]:
+        """(x at grid[-1], network evaluations int32 [B]) from x [B, ...] at grid[0], example i by keys[i]."""
+        given = Given(self.path, keys, self.tolerance, self._calls(grid))
+        body, tail = self._parts(grid)
+        count: jax.Array | int = self._count(grid)
+        if len(body) > 1:
+            x, calls = SAMPLERS[self.sampler].integrate(field, x, body, given)
+            count = count if calls is None else count + (calls - LEAST) * self.price
+        if len(tail) > 1:
+            x, _ = SAMPLERS["euler"].integrate(field, x, tail, given)
+        return x, jnp.broadcast_to(jnp.asarray(count, jnp.int32), (len(x),))
 
+    def _shortest(self) -> np.ndarray:
+        return self.times(2 if SAMPLERS[self.sampler].adaptive and self.field_ends else 1)
 
-def grid_for(sampler: Sampler, nfe: int, cost: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
-    """The longest uniform grid that takes at most `nfe` network evaluations; None if not even one step does."""
-    for steps in range(nfe // len(sampler.stages), 0, -1):
-        grid = uniform_grid(steps)
-        if evaluations(sampler, grid, cost) <= nfe:
-            return grid
-    return None
+    def _parts(self, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The times of the sampler's own steps, and of Euler's last."""
+        return (grid[:-1], grid[-2:]) if self.field_ends else (grid, grid[-1:])
+
+    def _count(self, grid: np.ndarray) -> int:
+        """Network evaluations of the grid's steps; of an adaptive sampler with one step of its own."""
+        (body, tail), row = self._parts(grid.astype(np.float32)), SAMPLERS[self.sampler]
+        taken = [] if len(body) < 2 else row.evaluates(body[:-1], body[1:], self.path)
+        own = len(taken) * self.price if row.adaptive else sum(int(self.cost(t).sum()) for t in taken)
+        return own + int(self.cost(tail[:-1]).sum())
+
+    def _calls(self, grid: np.ndarray) -> int:
+        """Evaluations of the field that whole steps of an adaptive sampler may take."""
+        return LEAST + max(0, self.nfe - self._count(grid)) // (STEP * self.price) * STEP

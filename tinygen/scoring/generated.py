@@ -26,7 +26,7 @@ def of_model(
     """
 
     def reads(start: int) -> Iterator[Read]:
-        for x in drawn(weights, parts, cond, num=num, seed=seed, size=size, start=start, step=step):
+        for x, _ in drawn(weights, parts, cond, num=num, seed=seed, size=size, start=start, step=step):
             for picture in decoding.pictures(parts.codec, x):
                 yield functools.partial(colour, picture)
 

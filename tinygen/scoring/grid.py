@@ -11,7 +11,7 @@ from etils import epath
 from tinygen import media
 from tinygen.errors import UserError
 
-TYPES = {"nfe": int, "guidance": float, "sampler": str}
+TYPES = {"nfe": int, "guidance": float, "sampler": str, "time_grid": str, "shift": float, "tolerance": float}
 WIDE = 8  # times the least value the greatest is, from where on an axis is logarithmic
 MOST = 100  # combinations; more is a slip
 

@@ -1,0 +1,83 @@
+"""Dormand and Prince's method of order 5(4), 1980: steps as long as each example's own error allows.
+
+Own code: a library's step control is one for the whole batch, or evaluates a network for one example at a time.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygen.objectives.paths import Field, Given, along
+
+TIMES = (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)  # of the stages, as shares of the way from t to s
+WEIGHTS = (  # of the slopes so far in each stage's x. The last is the step's end, and its slope the next step's first
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # the fifth order less the fourth
+STEP = len(TIMES) - 1  # evaluations of a step after the first
+LEAST = 1 + STEP
+SAFETY, SHRINK, GROW = 0.9, 0.2, 2.0  # of the next step's length. With a faster growth small errors that are chance lead too far
+
+
+class Journey(NamedTuple):
+    """B examples under way.
+
+    x: [B, ...]; slope: there
+    t, h: [B], times, and how far their next steps try to go
+    calls: int32 [B], evaluations so far
+    """
+
+    x: jax.Array
+    slope: jax.Array
+    t: jax.Array
+    h: jax.Array
+    calls: jax.Array
+
+
+def dopri5(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> tuple[jax.Array, jax.Array]:
+    """(x at grid[-1], evaluations of the field [B]). Of the grid only the ends count; the field is given times [B].
+
+    A step is taken where its error, as the root of an example's mean square, is within tolerance·(1 + |x|). When what is left of the
+    evaluations allows one more step only, that goes straight to the end and is taken.
+    """
+    start, end = jnp.asarray(grid[[0, -1]], x.dtype)
+    B = len(x)
+
+    def under_way(now: Journey) -> jax.Array:
+        return jnp.any(now.t > end)
+
+    def turn(now: Journey) -> Journey:
+        going = now.t > end
+        last = now.calls + 2 * STEP > given.most
+        s = jnp.where(last | (now.t - 1.01 * now.h <= end), end, now.t - now.h)  # no sliver of a step is left over
+        after, slope, error = _step(field, now, s, given.tolerance)
+        taken = going & (last | (error <= 1))
+        longer = jnp.clip(jnp.nan_to_num(SAFETY * error ** (-1 / 5), nan=SHRINK), SHRINK, GROW)
+        moved = along(taken, after)
+        x, slope = jnp.where(moved, after, now.x), jnp.where(moved, slope, now.slope)
+        return Journey(x, slope, jnp.where(taken, s, now.t), (now.t - s) * longer, now.calls + STEP * going)
+
+    first = jnp.full((B,), start)
+    h = (start - end) * given.tolerance ** (1 / 5)  # what a field that changes as much as its whole way would allow
+    begun = Journey(x, field(x, first, first), first, jnp.full((B,), h), jnp.ones(B, jnp.int32))
+    arrived = jax.lax.while_loop(under_way, turn, begun)
+    return arrived.x, arrived.calls
+
+
+def _step(field: Field, now: Journey, s: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(x at s, the slope there, the step's error [B] in units of what is tolerated)."""
+    h, x, slopes = along(s - now.t, now.x), now.x, [now.slope]
+    for share, weights in zip(TIMES[1:], WEIGHTS, strict=True):
+        at = (1 - share) * now.t + share * s  # the last exactly s
+        x = now.x + h * sum(weight * slope for weight, slope in zip(weights, slopes, strict=True))
+        slopes.append(field(x, at, at))
+    off = h * sum(weight * slope for weight, slope in zip(ERROR, slopes, strict=True))
+    allowed = tolerance * (1 + jnp.maximum(jnp.abs(now.x), jnp.abs(x)))
+    return x, slopes[-1], jnp.sqrt(jnp.mean(jnp.square(off / allowed), tuple(range(1, x.ndim))))

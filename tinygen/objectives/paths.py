@@ -1,0 +1,43 @@
+"""The straight paths from data to noise that samplers follow back: what they are told of one, whatever was learnt."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Field = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""(x [B, ...], t, r: scalars or [B]) -> [B, ...], the average velocity from t down to r, which at r = t is the velocity."""
+
+
+class Path(NamedTuple):
+    """z_t = α(t)·x + t·ε with α(t) = 1 - decay·t: decay 1 is flow matching's, 0 EDM's, whose t is σ."""
+
+    decay: float
+
+    def alpha(self, t: Any) -> Any:
+        return 1 - self.decay * t
+
+    def ends(self, z: jax.Array, t: jax.Array, velocity: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(data, noise) that a velocity predicts: v = dz/dt = ε - decay·x, so that z - t·v = x and v + decay·x = ε."""
+        data = z - t * velocity
+        return data, velocity + self.decay * data
+
+
+class Given(NamedTuple):
+    """What an integration is told besides the field, x and the times.
+
+    keys: [B], for an example's own noise
+    tolerance: error of a step that an adaptive sampler takes
+    most: evaluations of the field that it takes, an example
+    """
+
+    path: Path
+    keys: jax.Array
+    tolerance: float
+    most: int
+
+
+def along(t: jax.Array, x: jax.Array) -> jax.Array:
+    """t, a scalar or [B], as it multiplies x [B, ...]."""
+    return t.reshape(-1, *[1] * (x.ndim - 1)) if jnp.ndim(t) else t

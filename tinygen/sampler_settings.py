@@ -1,0 +1,55 @@
+"""What whoever samples may choose in place of the recipe's sampler, and what of it a record says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tinygen import config as schema
+from tinygen.config import Config
+from tinygen.data.codec import Codec
+from tinygen.errors import UserError
+from tinygen.objectives.samplers import SAMPLERS
+from tinygen.trained import EVERYWHERE
+
+
+def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Config:
+    """A run's configuration for sampling here, with other sampler settings. Raises UserError for one that its objective does not have,
+    and for one that would do nothing.
+    """
+    for name in settings:
+        if name not in config.objective:
+            raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting")
+    if settings.get("guidance", 1) != 1 and not codec.conditional:
+        raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions to guide by; leave it out")
+    changed = schema.change(config, {"objective": dict(settings), **EVERYWHERE})
+    keys, adaptive = changed.objective, _adaptive(changed)
+    wanted = {
+        "time_grid": (not adaptive or keys.get("time_grid") == "uniform", "a sampler other than dopri5"),
+        "shift": (keys.get("time_grid") == "shifted" and not adaptive, "--time_grid=shifted and a sampler other than dopri5"),
+        "tolerance": (adaptive, "--sampler=dopri5"),
+    }
+    for name, (acts, needed) in wanted.items():
+        if name in settings and not acts:
+            raise UserError(f"--{name}={settings[name]} does nothing here: it needs {needed}")
+    return changed
+
+
+def stepping(config: Config) -> dict[str, Any]:
+    """The settings of a sampler's steps as far as they act; nothing of a uniform grid."""
+    if _adaptive(config):
+        return {"tolerance": config.objective.tolerance}
+    names = {"logit_normal": ("time_grid",), "shifted": ("time_grid", "shift")}.get(config.objective.get("time_grid"), ())
+    return {name: config.objective[name] for name in names}
+
+
+def spent(config: Config, evaluations: np.ndarray) -> dict[str, Any]:
+    """Network evaluations a sample; of an adaptive sampler their mean and the most."""
+    if not _adaptive(config):
+        return {"nfe": int(evaluations[0])}
+    return {"nfe": round(float(evaluations.mean()), 2), "nfe_most": int(evaluations.max())}
+
+
+def _adaptive(config: Config) -> bool:
+    row = SAMPLERS.get(config.objective.get("sampler"))  # a name that is no row is refused where the objective is made
+    return row is not None and row.adaptive
