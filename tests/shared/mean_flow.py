@@ -6,18 +6,9 @@ from tinygen.models.layers import Output
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 
 COMMON = dict(
-    shape=SHAPE,
-    t_mean=-0.4,
-    t_std=1.0,
-    equal=0.5,
-    cond_drop=0.1,
-    power=0.0,
-    offset=0.01,
-    sampler="average",
-    nfe=1,
-    time_grid="uniform",
+    shape=SHAPE, t_mean=-0.4, t_std=1.0, equal=0.5, cond_drop=0.1, power=0.0, offset=0.01, sampler="average", nfe=1, time_grid="uniform",
     shift=3.0,
-)
+)  # fmt: skip
 
 
 def meanflow(**changes):

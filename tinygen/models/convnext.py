@@ -7,6 +7,7 @@ half the sides, blocks, and back beside what there was before.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +78,7 @@ class ConvNeXt(Conditioned):
         stack.check(remat, 0, 1)
         dims, channels = len(shape) - 1, shape[-1]
         self.patch, self.told, self.remat = patch, tuple(told), remat
-        block = dict(condition=condition_width, side=side, dims=dims, expansion=expansion, depthwise=depthwise)
+        block: dict[str, Any] = dict(condition=condition_width, side=side, dims=dims, expansion=expansion, depthwise=depthwise)
 
         def linear(inputs: int, outputs: int, *, zero: bool = False) -> Linear:
             return Linear(inputs, outputs, zero=zero, precision=precision, rngs=rngs)

@@ -196,7 +196,9 @@ class MicroDiT(Conditioned):
         told = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
         tokens, told = stack.through(self.blocks, (tokens, told), c, shared, caption, angles, remat=self.remat, scan=self.scan)
         pred = self._predicted(tokens, c, kept, self.final_modulation, self.final)
-        head = None if self.head is None else self._predicted(tokens, c, kept, self.head_modulation, self.head)
+        head = None
+        if self.head is not None and self.head_modulation is not None:
+            head = self._predicted(tokens, c, kept, self.head_modulation, self.head)
         stats = {name: value / self.mixtures for name, value in told.items()}
         if kept is None:
             return Output(pred, head=head, stats=stats)
