@@ -1,5 +1,7 @@
 """MeanFlow and improved MeanFlow against closed forms, finite differences and flow matching."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -373,6 +375,23 @@ def test_a_step_costs_twice_flow_matching_s_at_most_and_less_without_guidance():
     base = flops(flow(shape=shape), ())
     assert flops(meanflow(shape=shape), ("h",)) < 1.6 * base  # 4 passes for 3
     assert flops(improved(shape=shape, velocity="head"), improved().told, head=True) < 2.4 * base  # 6 for 3
+
+
+def test_a_step_of_a_convnext_by_products_needs_no_convolution_eigenvalues_or_complex_numbers():
+    """Some backends have none of them."""
+    graph, state = small_convnext.abstract(told=improved().told, head=True, time_scale=1.0, depthwise="products")
+    batch = {"x": jax.ShapeDtypeStruct((4, 8, 8, 3), "float32"), "label": jax.ShapeDtypeStruct((4,), "int32")}
+    objective = improved(shape=(8, 8, 3), velocity="head")
+
+    def whole(state, batch, key):
+        gradient = jax.grad(lambda state: objective.loss(nnx.merge(graph, state), batch, key, train=True)[0])(state)
+        keys = rng.example_keys(key, 0, 4)
+        return gradient, objective.sample(nnx.merge(graph, state), keys, {"label": batch["label"]})
+
+    program = jax.jit(whole).lower(state, batch, KEY(0)).as_text().lower()
+    assert "dot_general" in program
+    for word in ("convolution", "eigh", "eig", "complex", "fft"):
+        assert not re.search(rf"\b{word}|{word}\b", program), word
 
 
 # Mistakes
