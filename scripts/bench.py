@@ -8,6 +8,7 @@
     python scripts/bench.py calls [--config=configs/dit_digits8.py] [--calls=10]
     python scripts/bench.py guards [--config=configs/dit_digits.py] [--block=10]
     python scripts/bench.py steps --configs A.py:wide A.py:deep --shape=32,32,3 --batch_size=8
+    python scripts/bench.py samples --configs A.py B.py --shape=28,28,1 --batch_size=64 --nfe=1,50
 
 `step` and `sampling` make a DiT of any size (DiT-S/2 on latents of 32x32x4 by default) and time it on noise. What is compared
 takes turns in one process's rounds, in an order that turns round every time: ours with other settings (`--against`), and the
@@ -203,11 +204,17 @@ def define_steps(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--shape", type=numbers, default=[32, 32, 3], metavar="H,W,C", help="of an example")
     parser.add_argument("--batch_size", type=int, default=8, metavar="B")
-    parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="steps of each recipe to time")
+    parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="steps or batches of each recipe to time")
+
+
+def define_samples(parser: argparse.ArgumentParser) -> None:
+    define_steps(parser)
+    parser.add_argument("--nfe", type=numbers, default=[1, 50], metavar="N,...", help="network evaluations a sample (1,50)")
 
 
 def measure_steps(arguments: argparse.Namespace) -> dict[str, Any]:
-    return recipes.measure(arguments.configs, arguments.shape, arguments.batch_size, arguments.rounds)
+    nfes = getattr(arguments, "nfe", ())
+    return recipes.measure(arguments.configs, arguments.shape, arguments.batch_size, arguments.rounds, nfes)
 
 
 COMMANDS = {
@@ -241,6 +248,7 @@ COMMANDS = {
         guards.table,
     ),
     "steps": Command("the training steps of several recipes, side by side", define_steps, measure_steps, recipes.table),
+    "samples": Command("a batch of several recipes' samples, side by side", define_samples, measure_steps, recipes.table),
 }
 
 

@@ -181,7 +181,7 @@ def test_help_names_every_command_at_once_without_jax():
     code = "import sys, bench\ntry: bench.main(['--help'])\nfinally: assert 'jax' not in sys.modules"
     shown = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
-    assert all(name in shown.stdout for name in ("products", "step", "sampling", "compile", "loop", "steps"))
+    assert all(name in shown.stdout for name in ("products", "step", "sampling", "compile", "loop", "steps", "samples"))
 
 
 def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tmp_path, monkeypatch, capsys):
@@ -234,6 +234,16 @@ def test_the_steps_of_two_recipes_take_turns_and_are_compared_round_by_round(ben
     ratios = sorted(a / b for a, b in zip(*result["seconds"], strict=True))
     assert result["speed"] == pytest.approx([1.0, ratios[1]])
     assert capsys.readouterr().out.count("recipe.py") == 2
+
+
+def test_samples_of_more_evaluations_are_timed_beside_those_of_fewer(bench, recipe, tmp_path, capsys):
+    arguments = ["--configs", str(recipe), "--shape=8,8,3", "--batch_size=8", "--rounds=2", "--nfe=4,64", f"--json={tmp_path / 'b.json'}"]
+    assert bench.main(["samples", *arguments]) == 0
+    result = json.loads((tmp_path / "b.json").read_text())
+    assert [name.partition(", ")[2] for name in result["recipes"]] == ["nfe 4", "nfe 64"]
+    assert result["speed"][0] == 1
+    assert [len(own) for own in result["seconds"]] == [2, 2]
+    assert "images/s" in capsys.readouterr().out
 
 
 def test_one_step_a_call_and_several_take_blocks_of_the_same_length_in_turns(bench, recipe, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The training steps of several recipes side by side, on noise of one shape with ten labels."""
+"""The training steps, or the samples, of several recipes side by side, on noise of one shape with ten labels."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,16 +9,27 @@ from benchmarks.machine import caution, head
 from tinygen import config as schema
 
 
-def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each recipe's step, round by round; `speed` is each one's to the first's."""
+def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, rounds: int, nfes: Sequence[int] = ()) -> dict[str, Any]:
+    """Seconds of each recipe's step, round by round; `speed` is each one's to the first's.
+
+    nfes: time a batch of samples in place of a step, with each of these budgets of network evaluations
+    """
     codec = ours.noise_codec(shape, classes=10)
-    steps = [ours.training_step(schema.change(schema.load(recipe), dict(batch_size=batch_size)), codec) for recipe in recipes]
-    for step in steps:
-        step.run()  # the first one touches its memory
-    seconds = turns.take([turns.timed(step.run) for step in steps], rounds)
+    configs = [(recipe, schema.change(schema.load(recipe), dict(batch_size=batch_size))) for recipe in recipes]
+    if nfes:
+        settings = [
+            (f"{recipe}, nfe {nfe}", schema.change(config, dict(objective=dict(nfe=nfe)))) for recipe, config in configs for nfe in nfes
+        ]
+        works = [(name, ours.sampler(config, codec)) for name, config in settings]
+    else:
+        works = [(recipe, ours.training_step(config, codec)) for recipe, config in configs]
+    for _, work in works:
+        work.run()  # the first one touches its memory
+    seconds = turns.take([turns.timed(work.run) for _, work in works], rounds)
     return {
-        "recipes": list(recipes),
-        "parameters": [step.parameters for step in steps],
+        "recipes": [name for name, _ in works],
+        "what": "images" if nfes else "steps",
+        "parameters": [work.parameters for _, work in works],
         "shape": list(shape),
         "batch_size": batch_size,
         "seconds": seconds,
@@ -28,12 +39,13 @@ def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, round
 
 def table(result: dict[str, Any]) -> str:
     """What a person reads."""
-    width = max(map(len, result["recipes"]))
+    width, what = max(map(len, result["recipes"])), result["what"]
+    of_one = result["batch_size"] if what == "images" else 1
     lines = [
         head(result["machine"]),
         f"batch {result['batch_size']} of {result['shape']}; medians of {len(result['seconds'][0])} rounds",
-        f"{'recipe':<{width}}  parameters    steps/s   to the first",
+        f"{'recipe':<{width}}  parameters {what + '/s':>10}   to the first",
     ]
     rows = zip(result["recipes"], result["parameters"], result["seconds"], result["speed"], strict=True)
-    lines += [f"{name:<{width}}  {size:>10,} {1 / statistics.median(own):10.3f} {speed:13.2f}x" for name, size, own, speed in rows]
+    lines += [f"{name:<{width}}  {size:>10,} {of_one / statistics.median(own):10.3f} {speed:13.2f}x" for name, size, own, speed in rows]
     return "\n".join([*lines, *caution(result["busy_before"])])
