@@ -10,11 +10,11 @@ def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="digits"),
         batch_size=64,
-        model=dict(name="convnext", patch=2, widths=(96, 192), depths=(2, 6)),
-        objective=dict(name="flow", t_mean=-0.4, sampler="heun", nfe=50, guidance=2.0),
-        optim=dict(lr=1e-3, warmup=100),
+        model=dict(name="convnext", patch=2, widths=(64, 128), depths=(2, 4)),
+        objective=dict(name="flow", t_mean=0.0, t_std=1.6, sampler="heun", nfe=50, guidance=2.0),
+        optim=dict(lr=2e-3, warmup=100),
         ema=dict(decay=0.999),
-        train=dict(preview_num=70, steps=2000, preview_every=500, eval_every=500, checkpoint_every=500),
+        train=dict(preview_num=70, steps=4500, preview_every=1500, eval_every=500, checkpoint_every=500),
     )
     return vary(
         config,
