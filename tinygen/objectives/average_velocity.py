@@ -93,22 +93,22 @@ class AverageVelocity(guidance.Denoising):
         cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
         terms, out = self._error(model, Draw(between(x, noise, t), noise - x, t, r), cond, key, train=train)
         weight = batch.get("weight", jnp.ones(B))
-        error = mean_over(terms[0], out.weight)  # [B]
+
+        def total(each: jax.Array, share: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
+            return jnp.sum(weight * share * each), jnp.sum(weight * share)
+
+        error, equal = mean_over(terms[0], out.weight), (t == r).astype(weight.dtype)  # [B]
         adapted = sum(adaptive(mean_over(term, out.weight) * covered(term, out.weight), self.power, self.offset) for term in terms)
-        equal = (t == r).astype(weight.dtype)
-        total, raw = ((jnp.sum(weight * each), jnp.sum(weight)) for each in (adapted, error))
-        metrics = {"loss": total, "raw_loss": raw, **by_time(error, weight, t), **out.stats}
-        metrics["raw_loss_equal"] = (jnp.sum(weight * equal * error), jnp.sum(weight * equal))
-        metrics["share_equal"] = (jnp.sum(weight * equal), jnp.sum(weight))
+        metrics = {"loss": total(jnp.asarray(adapted)), "raw_loss": total(error), **by_time(error, weight, t), **out.stats}
+        metrics |= {"raw_loss_equal": total(error, equal), "share_equal": total(equal)}
         spans = jnp.minimum(((t - r) * BINS).astype(jnp.int32), BINS - 1)
-        metrics |= {f"share_h{index}": (jnp.sum(weight * (spans == index)), jnp.sum(weight)) for index in range(BINS)}
+        metrics |= {f"share_h{index}": total((spans == index).astype(weight.dtype)) for index in range(BINS)}
         if len(terms) > 1:
-            metrics["head_loss"] = (jnp.sum(weight * mean_over(terms[1], out.weight)), jnp.sum(weight))
+            metrics["head_loss"] = total(mean_over(terms[1], out.weight))
         if not train:
-            seen = {**cond, **self._unguided(B)}
-            velocity = instantaneous(model, between(x, noise, first), first, seen)
-            metrics["velocity_loss"] = (jnp.sum(weight * mean_over(jnp.square(velocity - (noise - x)), None)), jnp.sum(weight))
-        return total[0] / jnp.maximum(total[1], 1e-12), metrics
+            velocity = instantaneous(model, between(x, noise, first), first, {**cond, **self._unguided(B)})
+            metrics["velocity_loss"] = total(mean_over(jnp.square(velocity - (noise - x)), None))
+        return metrics["loss"][0] / jnp.maximum(metrics["loss"][1], 1e-12), metrics
 
     def _unguided(self, batch: int) -> dict[str, jax.Array]:
         """What the model is told besides, where it is asked for the unguided velocity."""
@@ -163,8 +163,8 @@ def with_rate(model: Any, draw: Draw, velocity: jax.Array, cond: Cond, key: jax.
         out = model(z, t, r, cond=cond, rngs=nnx.Rngs(mask=key) if train else None)
         return out.pred, out
 
-    along = (velocity, jnp.ones_like(draw.t), jnp.zeros_like(draw.r))
-    _, rate, out = jax.jvp(predict, (draw.z, draw.t, draw.r), along, has_aux=True)
+    direction = (velocity, jnp.ones_like(draw.t), jnp.zeros_like(draw.r))
+    _, rate, out = jax.jvp(predict, (draw.z, draw.t, draw.r), direction, has_aux=True)
     return out, rate
 
 
