@@ -19,6 +19,7 @@ def get_config(variant: str = "") -> Config:
     return vary(
         config,
         variant,
+        grouped=dict(model=dict(depthwise="convolution")),
         smoke=dict(
             batch_size=16,
             model=dict(widths=(16, 32), depths=(1, 1), condition_width=32),

@@ -19,6 +19,8 @@ def get_config(variant: str = "") -> Config:
     return vary(
         config,
         variant,
+        meanflow=dict(objective=dict(name="meanflow", t_mean=0.0, t_std=1.6, power=0.5, kappa=1 / 3)),
+        unguided=dict(objective=dict(omega_max=1.0, guidance=1.0)),
         smoke=dict(
             batch_size=16,
             model=dict(widths=(16, 32), depths=(1, 1), condition_width=32),

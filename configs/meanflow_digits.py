@@ -11,14 +11,15 @@ def get_config(variant: str = "") -> Config:
         data=dict(name="digits8"),
         batch_size=64,
         model=dict(name="microdit", patch=2, width=96, depth=4, heads=2, time_scale=1.0),
-        objective=dict(name="meanflow", omega=1.0, kappa=0.5),
+        objective=dict(name="meanflow", t_mean=0.0, t_std=1.6, power=0.5, kappa=1 / 3),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),
-        train=dict(preview_num=80, steps=4000, preview_every=1000, eval_every=1000, checkpoint_every=1000),
+        train=dict(preview_num=80, steps=3000, preview_every=1000, eval_every=1000, checkpoint_every=1000),
     )
     return vary(
         config,
         variant,
+        improved=dict(objective=dict(name="improved_meanflow", t_mean=0.0, t_std=1.6, power=0.5, omega_max=4.0, guidance=1.5)),
         smoke=dict(
             batch_size=16,
             model=dict(width=32, depth=2),
