@@ -203,7 +203,7 @@ def define_steps(parser: argparse.ArgumentParser) -> None:
         "--configs", nargs="+", required=True, metavar="PATH[:VARIANT]", help="recipes; the first is what others are compared with"
     )
     parser.add_argument("--shape", type=numbers, default=[32, 32, 3], metavar="H,W,C", help="of an example")
-    parser.add_argument("--batch_size", type=int, default=8, metavar="B")
+    parser.add_argument("--batch_size", type=positive, default=8, metavar="B")
     parser.add_argument("--rounds", type=positive, default=6, metavar="N", help="steps or batches of each recipe to time")
 
 

@@ -32,7 +32,6 @@ from typing import Any
 import score_digits
 from comparing import cells, picture, plan, runs
 
-from tinygen import checkpoint, networks
 from tinygen.config import Config
 from tinygen.errors import UserError
 from tinygen.options import DENOISING
@@ -107,8 +106,7 @@ def check(given: argparse.Namespace) -> None:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out={given.out}: {error.strerror}") from error
-    if given.features and given.features not in networks.NAMES:
-        checkpoint.find(given.features, option="--features")
+    runs.check_features(given.features)
 
 
 def judge_of(config: Config, num: int) -> Any:

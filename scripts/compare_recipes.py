@@ -29,12 +29,13 @@ Runs that are finished are not repeated: an interrupted call goes on, and more s
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from comparing import runs
 
+from tinygen import cli
 from tinygen import config as schema
 from tinygen.errors import UserError, unknown
 
@@ -48,7 +49,7 @@ class Arm(NamedTuple):
 
 def asked(recipe: str, only: str) -> dict[str, Arm]:
     """A recipe and what its sweep() asks. only: beginnings of the names wanted, separated by commas; "" = all"""
-    own, entries, starts = schema.load(recipe), schema.sweep(recipe), only.split(",")
+    own, entries, starts = schema.load(recipe), schema.sweep(recipe), only.strip(",").split(",")
     for start in starts:
         if entries and not any(name.startswith(start) for name in entries):
             raise unknown("entry of the sweep in --only:", start, entries)
@@ -111,6 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         arms = asked(given.sweep, given.only) if given.sweep else named(given.arm)
         seeds = seeds_of(given.seeds)
         measured: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
+        check(arms, settings, given)
         for turn, seed in enumerate(seeds):
             for name in list(arms)[:: -1 if turn % 2 else 1]:
                 arm = arms[name]
@@ -124,11 +126,25 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def check(arms: Mapping[str, Arm], settings: Sequence[str], given: argparse.Namespace) -> None:
+    """Raises UserError, before anything is trained, for recipes, features and numbers that do not do."""
+    for arm in arms.values():
+        for recipe in arm.stages:
+            schema.check(cli.configured(recipe, [*settings, *arm.settings])[0])
+    runs.check_features(given.features)
+    if given.num < 2:
+        raise UserError(f"--num={given.num}: a distance takes two samples or more")
+
+
 def seeds_of(text: str) -> list[int]:
+    """Raises UserError for what is none, and for one given twice, which would be one run counted twice."""
     try:
-        return [int(seed) for seed in text.split(",")]
+        seeds = [int(seed) for seed in text.split(",")]
     except ValueError as error:
         raise UserError(f"--seeds={text}: write whole numbers with commas between them") from error
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError(f"--seeds={text}: write each seed once, from 0 on")
+    return seeds
 
 
 if __name__ == "__main__":

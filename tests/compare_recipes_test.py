@@ -24,6 +24,17 @@ def sweep():
 STEPS = [{"step": 1, "loss": 2.0}, {"step": 10, "steps_per_s": 5.0}, {"step": 20, "steps_per_s": 2.0}]
 
 
+@pytest.fixture(autouse=True)
+def recipes(tmp_path, monkeypatch):
+    """Recipes a.py and b.py where the script runs, and features called toy."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    for name in ("a.py", "b.py"):
+        (folder / name).write_text(ASKING.replace("small=", "dense="))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(runs.networks, "NAMES", ("toy",))
+
+
 @pytest.fixture
 def losses():
     """What an evaluation finds besides the loss."""
@@ -99,15 +110,33 @@ def test_what_is_finished_is_not_done_again(calls, tmp_path):
     }
 
 
-def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, capsys):
-    assert compare_recipes.main([f"--out={tmp_path}", "--arm=a=nowhere.py", "--arm=b=nowhere.py", "--seeds=0"]) == 2
-    assert "compare_recipes: tinygen train --config=nowhere.py" in capsys.readouterr().err
+def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "TINYGEN", ["false"])
+    assert run(tmp_path, "--seeds=0") == 2
+    assert "compare_recipes: tinygen train --config=a.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--seeds=x"], ["--arm=nameless"], ["--arm=one=other.py"], ["--only=lr"]], ids=str)
-def test_a_slip_is_told_in_a_line(tmp_path, capsys, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seeds=x"], "--seeds=x"),
+        (["--seeds=0,0"], "each seed once"),
+        (["--arm=nameless"], "--arm=nameless"),
+        (["--arm=one=other.py"], "a name of its own"),
+        (["--arm=three=other.py"], "no config file 'other.py'"),
+        (["--arm=three=a.py:nothing"], "nothing"),
+        (["--set=train.stepz=4"], "stepz"),
+        (["--features=nowhere"], "--features=nowhere"),
+        (["--num=1"], "--num=1"),
+        (["--only=lr"], "--only"),
+    ],
+    ids=str,
+)
+def test_a_slip_is_told_in_a_line_before_anything_is_trained(calls, tmp_path, capsys, arguments, said):
     assert run(tmp_path, *arguments) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not calls
 
 
 def test_a_folder_of_another_command_is_not_taken_for_this_one(calls, tmp_path, capsys):

@@ -355,6 +355,27 @@ def test_the_model_is_told_the_guidance_and_its_interval():
     )
 
 
+def test_without_conditions_the_model_is_told_the_guidance_that_it_was_trained_with_none():
+    told = {}
+    model = averaging(lambda z, t, r, cond: told.update(cond) or jnp.zeros_like(z))
+    with jax.disable_jit():
+        improved(guidance=3.0, guidance_interval=(0.2, 0.7)).sample(model, rng.example_keys(KEY(0), 0, 2))
+    seen = {name: float(np.asarray(told[name])[0]) for name in ("omega", "t_lo", "t_hi")}
+    assert seen == dict(omega=1, t_lo=0, t_hi=1)
+
+
+def test_only_a_model_that_learns_the_unguided_velocity_is_compared_with_flow_matching():
+    batch = {"x": np.zeros((4, *SHAPE), np.float32), "label": np.zeros(4, np.int32)}
+
+    def metrics(objective, batch):
+        return jax.jit(lambda batch, key: objective.loss(EXACT, batch, key, train=False)[1])(batch, KEY(0))
+
+    assert "velocity_loss" not in metrics(meanflow(kappa=0.5), batch)  # its velocity is the guided one
+    assert "velocity_loss" in metrics(meanflow(kappa=0.5), {"x": batch["x"]})
+    assert "velocity_loss" in metrics(meanflow(), batch)
+    assert "velocity_loss" in metrics(improved(), batch)
+
+
 # What a step costs
 
 

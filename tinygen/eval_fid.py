@@ -18,7 +18,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
-from tinygen.sampler_settings import configured, stepping
+from tinygen.sampler_settings import configured, guidance, stepping
 from tinygen.scores.frechet import too_few
 from tinygen.scores.network import Network
 from tinygen.scores.protocol import fingerprint
@@ -133,13 +133,6 @@ def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[schem
     parts = build.parts(config, saved.codec)
     count = getattr(parts.objective, "evaluations", None)
     return config, parts, count(conditional=saved.codec.conditional) if count else None
-
-
-def guidance(config: schema.Config, codec: Codec) -> dict[str, Any]:
-    """The settings of guidance as far as they act: those that do not decide a score may not tell two apart."""
-    scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
-    acts = codec.conditional and scale != 1
-    return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
 
 
 def _score_files(

@@ -156,7 +156,7 @@ def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
         yield
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         frame = _innermost(error.__traceback__)
-        if frame.tb_frame.f_globals.get("__name__") != type(objective).__module__:
+        if frame.tb_frame.f_globals.get("__name__") not in {each.__module__ for each in type(objective).__mro__}:
             raise
         names = " and ".join(f"config.{section}.name={config[section].name}" for section in ("data", "model", "objective"))
         where = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"

@@ -21,7 +21,7 @@ from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
 from tinygen.prompts import told
 from tinygen.rng import example_keys, stream
-from tinygen.sampler_settings import configured, spent, stepping
+from tinygen.sampler_settings import configured, guidance, spent, stepping
 from tinygen.state import TrainState, Tree, graph_of, merge
 from tinygen.trained import load
 
@@ -86,6 +86,7 @@ def main(
     provenance = {
         "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
         **{name: config.objective[name] for name in SETTINGS if name in config.objective},
+        **({"guidance": guidance(config, saved.codec)["guidance"]} if "guidance" in config.objective else {}),
         **stepping(config), **({} if evaluations is None else spent(config, evaluations)),
         **({} if negative is None else {"negative": negative}), **({"stop": list(stop)} if stop else {}),
     }  # fmt: skip

@@ -50,6 +50,13 @@ def spent(config: Config, evaluations: np.ndarray) -> dict[str, Any]:
     return {"nfe": round(float(evaluations.mean()), 2), "nfe_most": int(evaluations.max())}
 
 
+def guidance(config: Config, codec: Codec) -> dict[str, Any]:
+    """The settings of guidance as far as they act: those that do not decide a score may not tell two apart."""
+    scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
+    acts = codec.conditional and scale != 1
+    return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
+
+
 def _adaptive(config: Config) -> bool:
     row = SAMPLERS.get(config.objective.get("sampler"))  # a name that is no row is refused where the objective is made
     return row is not None and row.adaptive

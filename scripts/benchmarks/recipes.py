@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks import ours, turns
 from benchmarks.machine import caution, head
 from tinygen import config as schema
+from tinygen.errors import UserError
 
 
 def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, rounds: int, nfes: Sequence[int] = ()) -> dict[str, Any]:
@@ -16,6 +17,9 @@ def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, round
     """
     codec = ours.noise_codec(shape, classes=10)
     configs = [(recipe, schema.change(schema.load(recipe), dict(batch_size=batch_size))) for recipe in recipes]
+    for recipe, config in configs if nfes else ():
+        if "nfe" not in config.objective:
+            raise UserError(f"{recipe}: objective {config.objective.name!r} draws no samples by network evaluations")
     if nfes:
         settings = [
             (f"{recipe}, nfe {nfe}", schema.change(config, dict(objective=dict(nfe=nfe)))) for recipe, config in configs for nfe in nfes

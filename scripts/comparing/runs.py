@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks import machine
 
 from comparing import REPOSITORY
+from tinygen import checkpoint, networks
 from tinygen.errors import UserError
 
 TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
@@ -64,6 +65,12 @@ def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[s
                 raise UserError(f"{workdir} was stopped before its end: the same command goes on from there")
         runs.append(workdir)
     return runs
+
+
+def check_features(features: str | None) -> None:
+    """Raises UserError for features that are neither a public network's nor a run's."""
+    if features and features not in networks.NAMES:
+        checkpoint.find(features, option="--features")
 
 
 def finished(workdir: Path) -> bool:

@@ -79,8 +79,8 @@ class AverageVelocity(guidance.Denoising):
         With power 1 it prints about 1 for each term, whatever the model does; its gradient is that of log(S + offset).
         Metrics, (sum, weight) pairs: `loss`; `raw_loss`, the mean squared error of the average velocity, also by quarter of t and
         where r = t (`raw_loss_equal`); the shares of examples with r = t and by quarter of t - r (`share_equal`, `share_h0` to `_h3`);
-        in evaluation `velocity_loss`: flow matching's loss of u(z, t, t) without guidance, on the times and noise that flow matching
-        would draw, so that the two can be compared.
+        in evaluation `velocity_loss`: flow matching's loss of u(z, t, t) without guidance, where the model learns that, on the times
+        and noise that flow matching would draw, so that the two can be compared.
         """
         x = batch["x"]
         B = len(x)
@@ -105,26 +105,26 @@ class AverageVelocity(guidance.Denoising):
         metrics |= {f"share_h{index}": total((spans == index).astype(weight.dtype)) for index in range(BINS)}
         if len(terms) > 1:
             metrics["head_loss"] = total(mean_over(terms[1], out.weight))
-        if not train:
-            velocity = instantaneous(model, between(x, noise, first), first, {**cond, **self._unguided(B)})
+        if not train and (plain := self._unguided(B, bool(cond))) is not None:
+            velocity = instantaneous(model, between(x, noise, first), first, {**cond, **plain})
             metrics["velocity_loss"] = total(mean_over(jnp.square(velocity - (noise - x)), None))
         return metrics["loss"][0] / jnp.maximum(metrics["loss"][1], 1e-12), metrics
 
-    def _unguided(self, batch: int) -> dict[str, jax.Array]:
-        """What the model is told besides, where it is asked for the unguided velocity."""
-        del batch
+    def _unguided(self, batch: int, conditional: bool) -> dict[str, jax.Array] | None:
+        """What the model is told besides for the unguided velocity; None where it does not learn that."""
+        del batch, conditional
         return {}
 
-    def _sampling(self, batch: int) -> dict[str, jax.Array]:
+    def _sampling(self, batch: int, conditional: bool) -> dict[str, jax.Array]:
         """What the model is told besides, while sampling."""
-        del batch
+        del batch, conditional
         return {}
 
     def _sample(self, model: Any, keys: jax.Array, cond: Cond | None, negative: Cond | None) -> tuple[jax.Array, jax.Array]:
         if negative is not None:
             raise UserError("a negative prompt is what guidance leads away from at sampling: here guidance was learnt, without one")
         B, conditional = len(keys), bool(cond)
-        given = {**(cond or {}), **self._sampling(B)}
+        given = {**(cond or {}), **self._sampling(B, conditional)}
         if hasattr(model, "encode"):  # what depends on the conditions alone is computed once for all evaluations
             given = model.encode(given, B)
 

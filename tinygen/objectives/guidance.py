@@ -58,8 +58,8 @@ class Denoising:
         integration = self._integration(conditional)
         if (grid := integration.grid()) is not None:
             return grid
-        least = f"one {self.sampler} step with guidance {self.guidance} takes {integration.least()} network evaluations"
-        raise UserError(f"nfe={self.nfe} is too few: {least}")
+        least, guided = integration.least(), "" if self.guidance == 1 else f" with guidance {self.guidance}"
+        raise UserError(f"nfe={self.nfe} is too few: one {self.sampler} step{guided} takes {least} network evaluation{'s' * (least > 1)}")
 
     def evaluations(self, *, conditional: bool) -> int:
         """Network evaluations that a sample really takes: at most `nfe`. Of an adaptive sampler as many as it may."""

@@ -47,6 +47,9 @@ class MeanFlow(AverageVelocity):
     def guides(self) -> bool:
         return (self.omega, self.kappa) != (1.0, 0.0)
 
+    def _unguided(self, batch: int, conditional: bool) -> dict[str, jax.Array] | None:
+        return None if conditional and self.guides else {}
+
     def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
         target = self._guided(model, draw, cond) if cond and self.guides else draw.v
         out, rate = average_velocity.with_rate(model, draw, target, cond, key, train=train)
@@ -121,9 +124,11 @@ class ImprovedMeanFlow(AverageVelocity):
         terms = (jnp.square(composed - target),) + ((jnp.square(out.head - target),) if self.head else ())
         return average_velocity.Error(terms, out)
 
-    def _unguided(self, batch: int) -> dict[str, jax.Array]:
+    def _unguided(self, batch: int, conditional: bool) -> dict[str, jax.Array]:
         return {"omega": jnp.ones(batch), "t_lo": jnp.zeros(batch), "t_hi": jnp.ones(batch)}
 
-    def _sampling(self, batch: int) -> dict[str, jax.Array]:
+    def _sampling(self, batch: int, conditional: bool) -> dict[str, jax.Array]:
+        if not conditional:  # then no other guidance is learnt
+            return self._unguided(batch, conditional)
         low, high = self.guidance_interval
         return {"omega": jnp.full(batch, self.guidance), "t_lo": jnp.full(batch, low), "t_hi": jnp.full(batch, high)}
