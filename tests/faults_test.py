@@ -128,9 +128,6 @@ def test_a_wrong_key_is_named_before_the_first_step(refused, override, said):
     [
         (["objective.name=flow"], "config.data.name=sine and config.model.name=mlp and config.objective.name=flow do not go together"),
         (["objective.name=meanflow"], "config.objective.name=meanflow do not go together"),
-            ["objective.name=meanflow"],
-            "config.data.name=sine and config.model.name=mlp and config.objective.name=meanflow do not go together",
-        ),
         (["data.held_out=0"], "config.data.held_out=0"),
         (["model.dropout=1.0"], "config.model.dropout=1.0"),
         (["model.hidden=3_000_000"], "config.train.keep"),
