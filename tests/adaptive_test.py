@@ -89,7 +89,7 @@ def test_a_field_that_is_not_a_number_ends_too():
 @pytest.mark.parametrize(("guidance", "least"), [(1.0, 7), (2.0, 14)])
 def test_less_than_one_step_is_refused_with_what_it_takes(guidance, least):
     assert flow(sampler="dopri5", nfe=least, guidance=guidance).evaluations(conditional=True) == least
-    with pytest.raises(UserError, match=f"nfe={least - 1} is too few: one dopri5 step.* takes {least} network evaluations"):
+    with pytest.raises(UserError, match=f"nfe={least - 1} is too few: one dopri5 step.* takes {least} network evaluations?"):
         flow(sampler="dopri5", nfe=least - 1, guidance=guidance)
 
 
