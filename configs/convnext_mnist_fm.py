@@ -1,6 +1,13 @@
 """MNIST digits by flow matching: the ConvNeXt of convnext_mnist_imf.py, as the baseline that takes fifty steps.
 
-tinygen train --config=configs/convnext_mnist_fm.py
+    tinygen train --config=configs/convnext_mnist_fm.py
+
+1.4M parameters; 21 minutes on two busy CPU cores (4,500 steps of 64, which take about as long as 3,000 of improved MeanFlow). 500 samples
+of fifty evaluations (twelve steps of Heun with guidance 2): 99.6 % are read as the class that was asked for, pixel spread 0.92 and
+distance to the nearest training image 0.97 of real digits' (scripts/score_digits.py).
+
+Its times are those of the other recipe, so that held-out losses can be compared: velocity_loss there, loss here. `:grouped` has XLA's
+depthwise convolution in place of products.
 """
 
 from tinygen.config import Config, base, vary

@@ -1,6 +1,6 @@
 """Digits of 8x8 pixels in one step, by class: MeanFlow with guidance baked in.
 
-tinygen train --config=configs/meanflow_digits.py
+    tinygen train --config=configs/meanflow_digits.py
 """
 
 from tinygen.config import Config, base, vary
