@@ -1,6 +1,6 @@
 """Faces of pixel art in one step, by the colour of their hair: a transformer learns by improved MeanFlow.
 
-    tinygen train --config=configs/imf_faces.py
+tinygen train --config=configs/imf_faces.py
 """
 
 from tinygen.config import Config, base, vary

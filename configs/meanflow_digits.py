@@ -1,6 +1,14 @@
-"""Digits of 8x8 pixels in one step, by class: MeanFlow with guidance baked in.
+"""Digits of 8x8 pixels in one step, by class: a transformer learns by MeanFlow, with guidance baked in.
 
     tinygen train --config=configs/meanflow_digits.py
+    tinygen train --config=configs/meanflow_digits.py:improved --workdir=runs/improved     # improved MeanFlow in its place
+
+0.77M parameters; 9 minutes on two busy CPU cores (3,000 steps of 64). 500 samples of one evaluation: 99.4 % are read as the class that
+was asked for, pixel spread 0.88 and distance to the nearest training image 1.07 of real digits' (scripts/score_digits.py
+--data=digits8); `:improved`, which takes guidance as it is asked for when sampling: 100 %, 0.77 and 1.00 at guidance 1.5.
+
+8x8 in patches of 2 is 16 tokens; 1,618 training images are 25 batches, so 3,000 steps see each 119 times. Guidance is
+1 / (1 - kappa) = 1.5.
 """
 
 from tinygen.config import Config, base, vary
