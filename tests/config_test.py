@@ -287,7 +287,7 @@ def test_every_key_is_explained_beside_it():
         tables = [
             node.value
             for node in ast.parse(text).body
-            if isinstance(node, ast.AnnAssign) and node.target.id in ("SCHEMA", "MODELS", "OBJECTIVES", "READING", "DATASETS")
+            if isinstance(node, ast.AnnAssign) and node.target.id in ("SCHEMA", "MODELS", "OBJECTIVES", "AVERAGE", "READING", "DATASETS")
         ]
         found = [node for table in tables for node in ast.walk(table) if isinstance(node, ast.keyword) and node.arg]  # not **READING
         leaves = [key for key in found if not (isinstance(key.value, ast.Call) and getattr(key.value.func, "id", "") == "dict")]

@@ -198,7 +198,9 @@ def _module(path: str) -> Any:
     if not Path(path).is_file():
         raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
     loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader))  # type: ignore[arg-type]
+    spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
+    assert spec is not None  # since a loader is given
+    module = importlib.util.module_from_spec(spec)
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
     try:
         loader.exec_module(module)

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -46,9 +46,9 @@ def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], acro
     figure = Figure(figsize=total, dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
 
-    def write(x: float, y: float, text: str, **style: object) -> None:
+    def write(x: float, y: float, text: str, **style: Any) -> None:
         """Text at so many inches from the left and from the top."""
-        figure.text(x / total[0], 1 - y / total[1], text, va="top", **style)  # type: ignore[arg-type]
+        figure.text(x / total[0], 1 - y / total[1], text, va="top", **style)
 
     write(GAP, GAP, title, fontsize=11)
     for column, head in enumerate(heads):

@@ -4,6 +4,18 @@ from typing import Any
 
 from tinygen.keys.marks import resume, stage
 
+AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
+    t_mean=stage(-0.4),  # two draws of sigmoid(N(t_mean, t_std)): the larger is t, the smaller r
+    t_std=stage(1.0),
+    cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
+    power=stage(1.0),  # p of an example's weight 1 / (S + c)^p, S its sum of squared errors; 0 = all weigh the same
+    offset=stage(0.01),  # c of it
+    sampler=resume("average"),  # whole steps of the average velocity, the only one that serves it
+    nfe=resume(1),  # network evaluations a sample, which are its steps
+    time_grid=resume("uniform"),  # uniform | logit_normal (as one draw of t in training) | shifted (more steps near noise)
+    shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
+)
+
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "flow": dict(
         t_mean=stage(0.0),  # t = sigmoid(N(t_mean, t_std)): 0 = data, 1 = noise
@@ -32,35 +44,19 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         tolerance=resume(1e-3),  # of sampler=dopri5: a step's error, absolute and relative alike
     ),
     "meanflow": dict(  # wants model.time_scale=1
-        t_mean=stage(-0.4),  # two draws of sigmoid(N(t_mean, t_std)): the larger is t, the smaller r
-        t_std=stage(1.0),
         equal=stage(0.75),  # share of examples with r = t, where the average velocity is the velocity
-        cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
         omega=1.0,  # guidance baked in: ω v + (1 - ω - κ) u_null + κ u_cond is learnt for v, a weight of ω / (1 - κ)
         kappa=0.5,  # with omega=1 and kappa=0 there is none
         omega_interval=(0.0, 1.0),  # of t, where that guidance acts
-        power=stage(1.0),  # p of an example's weight 1 / (S + c)^p, S its sum of squared errors; 0 = all weigh the same
-        offset=stage(0.01),  # c of it
-        sampler=resume("average"),  # whole steps of the average velocity, the only one that serves it
-        nfe=resume(1),  # network evaluations a sample, which are its steps
-        time_grid=resume("uniform"),  # uniform | logit_normal (as one draw of t in training) | shifted (more steps near noise)
-        shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
+        **AVERAGE,
     ),
     "improved_meanflow": dict(  # wants model.time_scale=1
-        t_mean=stage(-0.4),  # as of meanflow
-        t_std=stage(1.0),
         equal=stage(0.5),  # share of examples with r = t
-        cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
         velocity="head",  # what the derivative is taken along: head (a second prediction of the network's) | boundary (u(z, t, t))
         omega_max=8.0,  # weights of guidance that are learnt, from 1 on, log-uniform; 1 = none
-        power=stage(1.0),  # p of an example's weight 1 / (S + c)^p, S its sum of squared errors; 0 = all weigh the same
-        offset=stage(0.01),  # c of it
-        sampler=resume("average"),  # whole steps of the average velocity, the only one that serves it
-        nfe=resume(1),  # network evaluations a sample, which are its steps
-        time_grid=resume("uniform"),  # uniform | logit_normal (as one draw of t in training) | shifted (more steps near noise)
-        shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
         guidance=resume(1.5),  # ω that the model is told; 1 = off
         guidance_interval=resume((0.0, 1.0)),  # of t, where guidance acts; holds 0.5
+        **AVERAGE,
     ),
     "regression": dict(
         target_noise=stage(0.0),  # standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation
