@@ -19,11 +19,11 @@ def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="digits"),
         batch_size=64,
-        model=dict(name="convnext", patch=2, widths=(64, 128), depths=(2, 4), time_scale=1.0),
-        objective=dict(name="improved_meanflow", t_mean=0.0, t_std=1.6, power=0.5, omega_max=4.0, guidance=1.5),
+        model=dict(name="convnext", patch=2, widths=(64, 128), depths=(2, 4), time_scale=16.0),
+        objective=dict(name="improved_meanflow", t_mean=0.0, t_std=1.6, power=0.25, equal=0.75, omega_max=4.0, guidance=1.5),
         optim=dict(lr=2e-3, warmup=100),
         ema=dict(decay=0.999),
-        train=dict(preview_num=70, steps=3000, preview_every=1000, eval_every=500, checkpoint_every=500),
+        train=dict(preview_num=70, steps=5000, preview_every=1000, eval_every=500, checkpoint_every=500),
     )
     return vary(
         config,
@@ -52,9 +52,12 @@ def sweep() -> dict[str, dict]:
         "batch_size=16": dict(batch_size=16),
         "batch_size=32": dict(batch_size=32),
         "power=0": dict(objective=dict(power=0.0)),
+        "power=0.5": dict(objective=dict(power=0.5)),
         "power=1": dict(objective=dict(power=1.0)),
         "offset=1e-3": dict(objective=dict(offset=1e-3)),
         "offset=1": dict(objective=dict(offset=1.0)),
         "equal=0.25": dict(objective=dict(equal=0.25)),
-        "equal=0.75": dict(objective=dict(equal=0.75)),
+        "equal=0.5": dict(objective=dict(equal=0.5)),
+        "time_scale=1": dict(model=dict(time_scale=1.0)),
+        "time_scale=64": dict(model=dict(time_scale=64.0)),
     }

@@ -10,7 +10,7 @@ def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="pixel_faces", label="hair_color"),
         batch_size=64,
-        model=dict(name="microdit", patch=2, width=96, depth=6, heads=2, time_scale=1.0),
+        model=dict(name="microdit", patch=2, width=96, depth=6, heads=2, time_scale=16.0),
         objective=dict(name="improved_meanflow", t_mean=0.0, t_std=1.6, power=0.5, omega_max=4.0, guidance=1.5),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),

@@ -18,7 +18,7 @@ def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="digits8"),
         batch_size=64,
-        model=dict(name="microdit", patch=2, width=96, depth=4, heads=2, time_scale=1.0),
+        model=dict(name="microdit", patch=2, width=96, depth=4, heads=2, time_scale=16.0),
         objective=dict(name="meanflow", t_mean=0.0, t_std=1.6, power=0.5, kappa=1 / 3),
         optim=dict(lr=2e-3, warmup=50),
         ema=dict(decay=0.995),

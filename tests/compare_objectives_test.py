@@ -19,7 +19,7 @@ from tinygen.config import base, vary
 def get_config(variant=""):
     config = base(
         data=dict(name="digits8"), batch_size=16, precision="float32",
-        model=dict(name="microdit", patch=4, width=16, depth=1, heads=2, time_scale=1.0), objective=dict(name="flow", guidance=1.5),
+        model=dict(name="microdit", patch=4, width=16, depth=1, heads=2, time_scale=16.0), objective=dict(name="flow", guidance=1.5),
         train=dict(steps=2, log_every=1, eval_every=0, preview_every=0, checkpoint_every=0),
     )
     return vary(

@@ -209,8 +209,16 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(changes, message):
     assert "\n" not in str(refused.value)
 
 
-def test_a_model_that_scales_its_times_for_another_objective_is_refused(tiny):
-    config = tiny(objective=dict(name="edm"))
-    with pytest.raises(UserError, match=r"config.model.time_scale=1000.0: objective 'edm' wants --config.model.time_scale=1"):
-        build.parts(config, build.data_source(config).codec)
-    assert build.parts(tiny(objective=dict(name="edm"), model=dict(time_scale=1.0)), build.data_source(config).codec)
+@pytest.mark.parametrize(("name", "most", "good"), [("edm", 1, 1), ("meanflow", 100, 16), ("improved_meanflow", 100, 16)])
+def test_a_model_whose_embedding_turns_too_fast_for_an_objective_is_refused(tiny, name, most, good):
+    def made(**model):
+        config = tiny(objective=dict(name=name), model=model)
+        return build.parts(config, build.data_source(config).codec)
+
+    said = f"config.model.time_scale=1000.0: objective {name!r} wants {most} or less, such as --config.model.time_scale={good}"
+    with pytest.raises(UserError) as refused:
+        made()
+    assert str(refused.value) == said
+    with pytest.raises(UserError, match="time_scale"):
+        made(time_scale=most + 0.5)
+    assert made(time_scale=float(most)) and made(time_scale=float(good))

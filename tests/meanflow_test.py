@@ -88,7 +88,7 @@ def averaged_as_velocity(x, t, r=None, cond=None, *, rngs=None):
 @pytest.mark.parametrize("make", [small_microdit, small_convnext])
 def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, make):
     told = objective().told
-    graph, state = make.abstract(told=told, time_scale=1.0)
+    graph, state = make.abstract(told=told, time_scale=16.0)
     shape = make.SMALL["shape"]
     batch = {"x": np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)}
     shown = {}
@@ -123,7 +123,7 @@ def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, m
 @pytest.mark.parametrize("make", [small_microdit, small_convnext])
 def test_the_rate_is_that_of_central_differences(make):
     told = improved().told
-    graph, state = make.abstract(told=told, time_scale=1.0)
+    graph, state = make.abstract(told=told, time_scale=16.0)
     with jax.enable_x64(True):
         model = nnx.merge(graph, drawn(state, np.float64))
         draw = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def test_the_rate_is_that_of_central_differences(make):
 
 @pytest.mark.parametrize("method", ["plain", "blockwise"])
 def test_attention_of_either_form_has_the_rate(method):
-    graph, state = small_microdit.abstract(told=("h",), time_scale=1.0, attention=method, needs_jvp=True)
+    graph, state = small_microdit.abstract(told=("h",), time_scale=16.0, attention=method, needs_jvp=True)
     model = nnx.merge(graph, drawn(state))
     z, v, t, r = (jnp.asarray(each, jnp.float32) for each in draws(4))
     z, v = (jnp.tile(each, (1, 2, 3, 3)) for each in (z, v))

@@ -256,3 +256,22 @@ def test_what_files_say_is_never_taken_for_html(made):
 def test_runs_of_the_same_name_are_told_apart_by_their_folders():
     assert report.names(["x/a/run", "x/b/run", "x/b/other"]) == ["a/run", "b/run", "other"]
     assert report.names(["x/run", "x/run"]) == ["run", "run"]
+
+
+def test_a_card_shows_the_loss_before_weighting_where_the_weighted_one_says_nothing(made):
+    even = made("even", lines=metrics(range(1, 41), raw_loss=lambda step: 2 / step, eval_ema_loss=lambda step: 0.5))
+    more = dict(raw_loss=lambda step: 0.25, eval_ema_raw_loss=lambda step: 0.375, eval_ema_velocity_loss=lambda step: 0.1875)
+    weighted = made("weighted", lines=metrics(range(1, 41), eval_ema_loss=lambda step: 7.0, **more))
+    tiles = [
+        re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", card)[:3]
+        for card in re.findall(r'<dl class="tiles">.*?</dl>', written(even, weighted))
+    ]
+    assert tiles[0][:2] == [
+        ("loss, mean of the last 5 %", f"{np.mean([2 / step for step in (38, 39, 40)]):.4g}"),
+        ("held out, averaged weights", "0.5"),
+    ]
+    assert tiles[1] == [
+        ("loss, before weighting, mean of the last 5 %", "0.25"),
+        ("held out, before weighting, averaged weights", "0.375"),
+        ("held out, velocity, averaged weights", "0.1875"),
+    ]

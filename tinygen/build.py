@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -233,11 +234,11 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
 
 
 def check_time(config: Config, objective: Any) -> None:
-    """Raises UserError for a model that would take an objective's times for others, a thousand times as large."""
-    wanted = getattr(objective, "time_scale", None)
-    if wanted is not None and config.model.get("time_scale", wanted) != wanted:
-        name = config.objective.name
-        raise UserError(f"config.model.time_scale={config.model.time_scale}: objective {name!r} wants --config.model.time_scale={wanted:g}")
+    """Raises UserError for a model whose embedding turns too fast in an objective's times."""
+    most, scale = getattr(objective, "max_time_scale", math.inf), config.model.get("time_scale", 0.0)
+    if scale > most:
+        wanted = f"objective {config.objective.name!r} wants {most:g} or less, such as --config.model.time_scale={min(most, 16):g}"
+        raise UserError(f"config.model.time_scale={scale}: {wanted}")
 
 
 def check_blocks(config: Config) -> None:

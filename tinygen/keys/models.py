@@ -25,7 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
         text_width=0,  # features of its tokens; a multiple of width / heads; 0 = width
         adaln="block",  # block: a modulation layer a block | shared: one for all, plus a learned table a block
         qk_norm=True,  # RMS norm of queries and keys, a head
-        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for EDM and MeanFlow
+        time_scale=1000.0,  # of t, span and guidance in their sincos embeddings: 1000 for flow matching, 16 for MeanFlow, 1 for EDM
     ),
     "convnext": dict(
         patch=2,  # pixels a side of what the first layer takes together
@@ -35,7 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
         expansion=4,  # hidden features of a block, times its width
         condition_width=256,  # features of what the model is told: time, span, label, guidance
         depthwise=resume("auto"),  # auto (by machine) | convolution (grouped) | products (for backends without grouped convolution)
-        time_scale=1000.0,  # of t in its sincos embedding: 1000 for flow matching, 1 for EDM and MeanFlow
+        time_scale=1000.0,  # of t, span and guidance in their sincos embeddings: 1000 for flow matching, 16 for MeanFlow, 1 for EDM
     ),
     "mlp": dict(
         hidden=1024,  # features of a hidden layer; a multiple of mesh.tensor

@@ -43,14 +43,14 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         rho=resume(7.0),  # levels are even in σ^(1/rho): the larger, the more of them are small
         tolerance=resume(1e-3),  # of sampler=dopri5: a step's error, absolute and relative alike
     ),
-    "meanflow": dict(  # wants model.time_scale=1
+    "meanflow": dict(  # wants model.time_scale of 100 or less, such as 16
         equal=stage(0.75),  # share of examples with r = t, where the average velocity is the velocity
         omega=1.0,  # guidance baked in: ω v + (1 - ω - κ) u_null + κ u_cond is learnt for v, a weight of ω / (1 - κ)
         kappa=0.5,  # with omega=1 and kappa=0 there is none
         omega_interval=(0.0, 1.0),  # of t, where that guidance acts
         **AVERAGE,
     ),
-    "improved_meanflow": dict(  # wants model.time_scale=1
+    "improved_meanflow": dict(  # wants model.time_scale of 100 or less, such as 16
         equal=stage(0.5),  # share of examples with r = t
         velocity="head",  # what the derivative is taken along: head (a second prediction of the network's) | boundary (u(z, t, t))
         omega_max=8.0,  # weights of guidance that are learnt, from 1 on, log-uniform; 1 = none

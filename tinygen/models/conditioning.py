@@ -10,17 +10,17 @@ from tinygen.models.layers import Embedding, Linear, TimeEmbedding
 
 
 class Scalars(nnx.Module):
-    """The sum [B, D] of embeddings of the scalars [B] that an objective tells, by name.
+    """The sum [B, D] of embeddings of the scalars [B] that an objective tells, by name, all within [0, 1] and at the scale of t's.
 
     h: the span t - r of an average velocity
     omega: weight of guidance, told as 1 - 1/ω
     t_lo, t_hi: the interval of t where it acts
     """
 
-    def __init__(self, names: Sequence[str], width: int, *, precision: str, rngs: nnx.Rngs):
+    def __init__(self, names: Sequence[str], width: int, scale: float, *, precision: str, rngs: nnx.Rngs):
         self.names = tuple(names)
         for name in self.names:
-            setattr(self, name, TimeEmbedding(width, 1.0, precision=precision, rngs=rngs))
+            setattr(self, name, TimeEmbedding(width, scale, precision=precision, rngs=rngs))
 
     def __call__(self, h: jax.Array, cond: Mapping[str, jax.Array]) -> jax.Array:
         known = {**cond, "h": h}

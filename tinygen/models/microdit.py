@@ -156,7 +156,7 @@ class MicroDiT(Conditioned):
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
         self.told = tuple(told)
-        self.scalars = Scalars(told, width, precision=precision, rngs=rngs) if told else None
+        self.scalars = Scalars(told, width, time_scale, precision=precision, rngs=rngs) if told else None
         self.head = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs) if head else None
         self.head_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)

@@ -56,7 +56,7 @@ class AverageVelocity(guidance.Denoising):
     shift: float
 
     needs_jvp = True
-    time_scale = 1.0  # a larger one would multiply du/dt
+    max_time_scale = 100.0  # what multiplies t multiplies du/dt
 
     _error: ClassVar[Callable[..., Error]]
 

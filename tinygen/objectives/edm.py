@@ -42,7 +42,7 @@ class EDM(guidance.Denoising):
     tolerance: float
 
     needs_jvp = False
-    time_scale = 1.0  # of what a model is told, ln σ / 4
+    max_time_scale = 1.0  # of what a model is told, ln σ / 4
 
     def __post_init__(self) -> None:
         guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)

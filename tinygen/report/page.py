@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -78,10 +79,12 @@ def card(index: int, run: Run, now: float) -> str:
     """A run's name, state, last numbers and what it ran on."""
     state = run.status(now)
     rate, batch = run.recent("steps_per_s"), run.settings.get("batch_size")
+    name, what = ("raw_loss", ", before weighting") if _weighted(run) else ("loss", "")
     numbers = [
-        ("loss, mean of the last 5 %", _figure(run.recent("loss"))),
-        ("held out, averaged weights", _figure(run.last("eval_ema_loss"))),
-        ("held out, raw weights", _figure(run.last("eval_loss"))),
+        (f"loss{what}, mean of the last 5 %", _figure(run.recent(name))),
+        (f"held out{what}, averaged weights", _figure(run.last(f"eval_ema_{name}"))),
+        (f"held out{what}, raw weights", _figure(run.last(f"eval_{name}"))),
+        ("held out, velocity, averaged weights", _figure(run.last("eval_ema_velocity_loss"))),
         ("bits a byte, averaged weights", _figure(run.last("eval_ema_bits_per_byte"))),
         ("steps/s", _figure(rate)),
         ("examples/s", f"{rate * batch:,.0f}" if rate is not None and isinstance(batch, int) else ""),
@@ -93,6 +96,12 @@ def card(index: int, run: Run, now: float) -> str:
         f'<span class="state {state.split()[0]}">{text(state)}</span></h2>'
         f'<dl class="tiles">{tiles}</dl><dl class="facts">{facts}</dl></article>'
     )
+
+
+def _weighted(run: Run) -> bool:
+    """Whether examples weigh unequally in a run's loss: then its loss before weighting is what can be read."""
+    loss, before = run.recent("loss"), run.recent("raw_loss")
+    return loss is not None and before is not None and not math.isclose(loss, before, rel_tol=1e-5)
 
 
 def _figure(value: float | None) -> str:
