@@ -221,4 +221,5 @@ def test_a_model_whose_embedding_turns_too_fast_for_an_objective_is_refused(tiny
     assert str(refused.value) == said
     with pytest.raises(UserError, match="time_scale"):
         made(time_scale=most + 0.5)
-    assert made(time_scale=float(most)) and made(time_scale=float(good))
+    for scale in (most, good):
+        assert made(time_scale=float(scale))
