@@ -11,7 +11,7 @@ from gaussian_flow import KEY, SHAPE, M, S, column, flow, gaussian_velocity
 from mean_flow import EXACT, averaging, gaussian_average, improved, meanflow
 from small_microdit import drawn
 
-from tinygen.models.layers import Output
+from tinygen.models.layers import Output, TimeEmbedding
 from tinygen.objectives import average_velocity
 from tinygen.objectives.average_velocity import Draw
 from tinygen.objectives.paths import along
@@ -118,6 +118,13 @@ def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, m
 
 
 # The derivative along the flow
+
+
+@pytest.mark.parametrize("make", [small_microdit, small_convnext])
+def test_what_an_objective_tells_is_embedded_at_the_scale_of_the_time(make):
+    model = nnx.merge(*make.abstract(told=improved().told, time_scale=7.0))
+    scales = [module.scale for _, module in nnx.iter_modules(model) if isinstance(module, TimeEmbedding)]
+    assert scales == [7.0] * 5  # t, span, weight and interval of guidance
 
 
 @pytest.mark.parametrize("make", [small_microdit, small_convnext])
