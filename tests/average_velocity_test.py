@@ -182,6 +182,7 @@ def test_a_step_of_a_convnext_by_products_needs_no_convolution_eigenvalues_or_co
         (meanflow, dict(omega_interval=(0.6, 0.4)), "omega_interval"),
         (meanflow, dict(omega=2.0, cond_drop=0.0), "cond_drop > 0"),
         (meanflow, dict(kappa=1.0), "kappa"),
+        (improved, dict(guidance=1.5, nfe=0), "one average step takes 1 network evaluation"),  # guidance costs none
         (improved, dict(guidance_interval=(0.9, 0.1)), "guidance_interval"),
         (improved, dict(guidance_interval=(0.6, 0.9)), "hold 0.5"),
         (improved, dict(guidance=9.0), "from 1, which is off, to omega_max"),

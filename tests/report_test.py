@@ -261,7 +261,8 @@ def test_runs_of_the_same_name_are_told_apart_by_their_folders():
 def test_a_card_shows_the_loss_before_weighting_where_the_weighted_one_says_nothing(made):
     even = made("even", lines=metrics(range(1, 41), raw_loss=lambda step: 2 / step, eval_ema_loss=lambda step: 0.5))
     more = dict(raw_loss=lambda step: 0.25, eval_ema_raw_loss=lambda step: 0.375, eval_ema_velocity_loss=lambda step: 0.1875)
-    weighted = made("weighted", lines=metrics(range(1, 41), eval_ema_loss=lambda step: 7.0, **more))
+    settings = {"batch_size": 4, "train": {"steps": 40}, "objective": {"name": "meanflow", "power": 0.25}}
+    weighted = made("weighted", settings, lines=metrics(range(1, 41), eval_ema_loss=lambda step: 7.0, **more))
     tiles = [
         re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", card)[:3]
         for card in re.findall(r'<dl class="tiles">.*?</dl>', written(even, weighted))

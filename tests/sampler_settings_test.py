@@ -38,6 +38,8 @@ def test_guidance_asked_of_a_model_without_conditions_is_refused():
         (dict(shift=2.0), "--shift=2.0 does nothing here: it needs --time_grid=shifted"),
         (dict(shift=2.0, time_grid="logit_normal"), "--shift=2.0 does nothing here"),
         (dict(sampler="dopri5", time_grid="shifted"), "--time_grid=shifted does nothing here: it needs a sampler other than dopri5"),
+        (dict(sampler="dopri5", shift=2.0), "--shift=2.0 does nothing here: it needs --time_grid=shifted and a sampler other than dopri5"),
+        (dict(name="meanflow", guidance=2.0), "--guidance: objective 'meanflow' has no such setting: its guidance was learnt"),
         (dict(name="edm", time_grid="shifted"), "--time_grid: objective 'edm' has no such setting"),
     ],
 )

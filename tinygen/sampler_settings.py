@@ -19,14 +19,19 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
     """
     for name in settings:
         if name not in config.objective:
-            raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting")
+            learnt = name.startswith("guidance") and "omega" in config.objective
+            why = ": its guidance was learnt as config.objective.omega and kappa have it, once for all" if learnt else ""
+            raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting{why}")
     if settings.get("guidance", 1) != 1 and not codec.conditional:
         raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions to guide by; leave it out")
     changed = schema.change(config, {"objective": dict(settings), **EVERYWHERE})
     keys, adaptive = changed.objective, _adaptive(changed)
     wanted = {
         "time_grid": (not adaptive or keys.get("time_grid") == "uniform", "a sampler other than dopri5"),
-        "shift": (keys.get("time_grid") == "shifted" and not adaptive, "--time_grid=shifted and a sampler other than dopri5"),
+        "shift": (
+            keys.get("time_grid") == "shifted" and not adaptive,
+            "--time_grid=shifted" + " and a sampler other than dopri5" * adaptive,
+        ),
         "tolerance": (adaptive, "--sampler=dopri5"),
     }
     for name, (acts, needed) in wanted.items():

@@ -58,7 +58,7 @@ class Denoising:
         integration = self._integration(conditional)
         if (grid := integration.grid()) is not None:
             return grid
-        least, guided = integration.least(), "" if self.guidance == 1 else f" with guidance {self.guidance}"
+        least, guided = integration.least(), f" with guidance {self.guidance}" if integration.price > 1 else ""
         raise UserError(f"nfe={self.nfe} is too few: one {self.sampler} step{guided} takes {least} network evaluation{'s' * (least > 1)}")
 
     def evaluations(self, *, conditional: bool) -> int:

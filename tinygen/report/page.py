@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -99,9 +98,8 @@ def card(index: int, run: Run, now: float) -> str:
 
 
 def _weighted(run: Run) -> bool:
-    """Whether examples weigh unequally in a run's loss: then its loss before weighting is what can be read."""
-    loss, before = run.recent("loss"), run.recent("raw_loss")
-    return loss is not None and before is not None and not math.isclose(loss, before, rel_tol=1e-5)
+    """Whether examples weigh by their own errors in a run's loss, which then tells nothing: its loss before weighting does."""
+    return "objective.power" in run.settings
 
 
 def _figure(value: float | None) -> str:
