@@ -151,7 +151,7 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
     place = os.path.abspath(autoencoder)
     if not os.path.isfile(autoencoder):  # a run: it may learn on
         saved = checkpoint.find(autoencoder, option="--autoencoder")
-        place = str(checkpoint.absolute(saved.checkpoints) / str(saved.step))
+        place = str(saved.folder)
     data = config.data.to_dict()
     if data.get("path"):  # as it is found from any folder
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))

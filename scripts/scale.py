@@ -169,7 +169,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
             everywhere = jax.jit(lambda batch: batch, out_shardings=parts.layout.replicated)(batch)
         same_rows = all(np.array_equal(everywhere[key], whole[key]) for key in whole)
         for saved in map(checkpoint.find, workdirs):
-            with checkpoint.open_manager(saved.checkpoints, checkpoint.READING) as manager:
+            with checkpoint.make_manager(saved.workdir, keep=9, keep_every=0) as manager:
                 state = checkpoint.restore(manager, saved.step, abstract, shardings)
             plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(saved.state).tree)
             stored = reader.restore(saved.state, args=ocp.args.PyTreeRestore(restore_args=plain))

@@ -3,15 +3,15 @@
 import json
 
 import pytest
-from etils import epath
 
 from tinygen.best import FILE, Best
+from tinygen.workdir.files import folder
 
 
 @pytest.fixture
 def best(tmp_path):
     def make(start=0, by="fd of 50 samples"):
-        return Best(epath.Path(tmp_path), by, start)
+        return Best(folder(tmp_path), by, start)
 
     return make
 

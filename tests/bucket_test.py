@@ -21,6 +21,7 @@ from orbax.checkpoint._src.path import gcs_utils
 
 from tinygen import checkpoint, evaluate, lock, report, sample, train
 from tinygen.errors import UserError
+from tinygen.workdir.files import folder as opened
 
 
 class Upload(io.BytesIO):
@@ -146,7 +147,7 @@ def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reporte
 
 
 def test_arrays_are_written_to_a_bucket(bucket):
-    folder = epath.Path("gs://bucket/arrays")
+    folder = opened("gs://bucket/arrays")
     parts = SimpleNamespace(codec=SimpleNamespace(kind="curve", vocabulary=None))
     sample.write(folder, np.ones((2, 1)), {"label": np.zeros(0, int)}, [], parts, {})
     assert np.load(bucket / "arrays" / "samples.npz")["x"].shape == (2, 1)
@@ -157,7 +158,7 @@ def test_without_googles_client_a_bucket_is_refused_before_anything_is_written(b
     with pytest.raises(UserError, match=r"pip install 'tinygen\[gcs\]'"):
         train.main(curve(), RUN)
     with pytest.raises(UserError, match="gcs"):
-        checkpoint.open_manager(epath.Path(RUN), checkpoint.READING)
+        checkpoint.make_manager(epath.Path(RUN), keep=1, keep_every=0)
     assert not list(bucket.iterdir())
 
 

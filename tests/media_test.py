@@ -1,5 +1,4 @@
 import io
-import resource
 
 import numpy as np
 import pytest
@@ -48,13 +47,11 @@ def test_columns_hold_whole_cycles_of_the_classes(classes, columns):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_png_holds_the_same_pixels(tmp_path, channels):
+def test_a_png_holds_the_same_pixels(channels):
     image = IMAGES[0, ..., :channels]
-    media.save_png(tmp_path / "image.png", image)
-    for source in (tmp_path / "image.png", io.BytesIO(media.png(image))):
-        with Image.open(source) as stored:
-            assert stored.format == "PNG"
-            np.testing.assert_array_equal(np.asarray(stored).reshape(image.shape), image)
+    with Image.open(io.BytesIO(media.png(image))) as stored:
+        assert stored.format == "PNG"
+        np.testing.assert_array_equal(np.asarray(stored).reshape(image.shape), image)
 
 
 COLOURS = [(31, 119, 180), (255, 127, 14), (44, 160, 44)]  # Matplotlib's first three
@@ -141,16 +138,3 @@ def test_a_curve_is_plotted_whatever_the_codec():
 def test_data_that_is_no_picture_must_say_how_to_be_shown():
     with pytest.raises(ValueError, match="must say how to show it"):
         media.picture(Media(np.zeros((3, 4))), Codec(kind="text", spec={}))
-
-
-def test_a_picture_for_which_there_is_no_room_is_not_there(tmp_path):
-    image, before = np.zeros((64, 64, 3), np.uint8), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            media.save_png(tmp_path / "a.png", image)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not list(tmp_path.iterdir())
-    media.save_png(tmp_path / "a.png", image)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]

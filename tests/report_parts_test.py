@@ -7,16 +7,16 @@ import json
 
 import numpy as np
 import pytest
-from etils import epath
 from PIL import Image
 
 from tinygen.report import charts, page, pictures
 from tinygen.report.run import Run, Series
+from tinygen.workdir.files import File, folder
 
 
 def run_of(name="a", settings=None, manifest=None, **columns):
     series = {each: Series(np.arange(1, len(values) + 1), np.asarray(values, float)) for each, values in columns.items()}
-    return Run(epath.Path(name), name, settings or {}, manifest or {}, series)
+    return Run(folder(name), name, settings or {}, manifest or {}, series)
 
 
 def titles(*runs):
@@ -133,7 +133,8 @@ def files(tmp_path):
         for index in range(count):
             pixels = np.random.default_rng(index).integers(0, 256, (64, 64, 3)).astype(np.uint8)
             Image.fromarray(pixels if index < count - 1 else pixels[:1, :1].repeat(64, 0).repeat(64, 1)).save(tmp_path / f"{index}.png")
-        return [epath.Path(tmp_path / f"{index}.png") for index in range(count)]
+        place = folder(tmp_path)
+        return [File(place, f"{index}.png") for index in range(count)]
 
     return make
 
@@ -148,8 +149,8 @@ def test_pictures_that_fit_are_held_without_loss_and_no_larger_than_their_files(
     album = pictures.pack([paths])
     assert album.note == ""
     for path in paths:
-        np.testing.assert_array_equal(decoded(album.pictures[path]), np.asarray(Image.open(path)))
-        assert len(album.pictures[path].data) <= len("data:image/webp;base64,") + 4 * (path.stat().length + 2) // 3
+        np.testing.assert_array_equal(decoded(album.pictures[path]), np.asarray(Image.open(path.path)))
+        assert len(album.pictures[path].data) <= len("data:image/webp;base64,") + 4 * (path.path.stat().length + 2) // 3
     assert album.characters == sum(len(each.data) for each in album.pictures.values())
 
 
@@ -167,8 +168,8 @@ def test_pictures_over_the_budget_become_lossy_and_then_fewer_and_the_page_says_
 
 
 def test_what_is_no_picture_is_named(tmp_path):
-    path = epath.Path(tmp_path / "x.png")
-    path.write_text("no picture")
+    path = File(folder(tmp_path), "x.png")
+    path.path.write_text("no picture")
     album = pictures.pack([[path]])
     assert album.pictures == {}
     assert "no picture" in album.problems[path]

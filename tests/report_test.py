@@ -51,7 +51,8 @@ def made(tmp_path):
 
 def written(*folders, **options):
     """The page of some workdirs, as text."""
-    target = folders[0] / "report.html"
+    together = f"report-{'-'.join(folder.name for folder in folders)}.html"
+    target = folders[0] / "report.html" if len(folders) == 1 else folders[0].parent / together
     assert report.main([str(folder) for folder in folders], out=options.get("out")) == 0
     return target.read_text("utf-8")
 
@@ -111,12 +112,18 @@ def test_what_cannot_be_done_is_refused(made, tmp_path, capsys, arguments, said)
 def test_an_older_page_stays_whole_where_the_new_one_cannot_be_written(made, monkeypatch):
     folder = made()
     before = written(folder)
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(UserError, match="No space left"):
         written(folder)
     assert (folder / "report.html").read_text("utf-8") == before
-    assert not list(folder.glob("*.new"))
+    assert not list(folder.glob("*.new")) + list(folder.glob(".*.new"))
+
+
+def test_a_page_of_several_runs_replaces_that_of_none(made):
+    runs = [made(name) for name in ("a", "b")]
+    alone = [written(run) for run in runs]
+    assert written(*runs) not in alone
+    assert [(run / "report.html").read_text("utf-8") for run in runs] == alone
 
 
 # Runs that are not whole
@@ -135,7 +142,7 @@ def test_an_older_page_stays_whole_where_the_new_one_cannot_be_written(made, mon
         ),
         ("metrics.jsonl", "", "holds no numbers yet"),
         ("metrics.jsonl", '{"step": 1, "loss": NaN}\n{"step": 2, "loss": 1e999}\n', "not finite loss (2x)"),
-        ("metrics.jsonl", '{"step": 1, "loss": "low"}\n{"step": "two"}\n', "no numbers, so not drawn: loss, step"),
+        ("metrics.jsonl", '{"step": 1, "loss": "low"}\n{"step": "two"}\n', "not drawn, for want of numbers or of room: loss, step"),
         ("eval.jsonl", "nothing\n", "eval.jsonl: 1 damaged line"),
         ("data.json", "[", "data.json is damaged"),
         ("samples/000010.png", "\x89PNG", "samples/000010.png cannot be shown"),

@@ -9,6 +9,7 @@ from etils import epath
 from tinygen import config as schema
 from tinygen import rundir
 from tinygen.errors import UserError
+from tinygen.workdir.files import folder
 
 
 def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):
@@ -113,7 +114,7 @@ def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finish
 
 def test_an_event_after_a_torn_line_stands_on_its_own(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"step": 1}\n{"ste')
-    rundir.note(epath.Path(tmp_path), 2, "start")
+    rundir.note(folder(tmp_path), 2, "start")
     rundir.note(epath.Path(tmp_path), 3, "stopped")
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert lines[:2] == ['{"step": 1}', '{"ste']

@@ -14,6 +14,7 @@ from etils import epath
 
 from tinygen import checkpoint, cli, evaluate, record, seals, train
 from tinygen.errors import UserError
+from tinygen.workdir.files import folder
 
 
 def flip(path):
@@ -89,10 +90,14 @@ def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def limit_after(workdir, step, size):
-    """The limit, once the checkpoint of a step is there."""
+def wait_for(workdir, step):
     while not (workdir / "checkpoints" / str(step)).exists():
         time.sleep(0.01)
+
+
+def limit_after(workdir, step, size):
+    """The limit, once the checkpoint of a step is there."""
+    wait_for(workdir, step)
     limit(size)
 
 
@@ -117,7 +122,7 @@ def test_saves_and_lines_without_room_cost_nothing_but_themselves(curve, tmp_pat
     assert metrics_of(workdir) == metrics_of(tmp_path / "straight")
     expected = saved_arrays(tmp_path / "straight", 20)
     assert all((leaf == expected[name]).all() for name, leaf in saved_arrays(workdir, 20).items())
-    assert not seals.unfinished(epath.Path(workdir / "checkpoints"))
+    assert not seals.unfinished(folder(workdir, "checkpoints"))
 
 
 def test_a_save_whose_folder_cannot_be_made_leaves_no_thread_that_waits_for_it(curve, tmp_path, monkeypatch):
@@ -193,3 +198,51 @@ def test_a_signal_during_an_evaluation_leaves_at_once_and_the_evaluation_is_made
     assert train.main(config, str(workdir)) == 0
     assert metrics_of(workdir) == metrics_of(tmp_path / "straight")
     assert sorted(os.listdir(workdir / "samples")) == sorted(os.listdir(tmp_path / "straight" / "samples"))
+
+
+def in_pieces(curve):
+    """A run of 20 steps that saves every five."""
+    return curve(train=dict(steps=20, log_every=1, eval_every=0, preview_every=0, checkpoint_every=5, keep=9))
+
+
+@pytest.mark.parametrize("deed", ["moved", "deleted"])
+def test_a_workdir_that_goes_away_under_a_run_is_missed_and_not_made_anew(deed, curve, tmp_path, monkeypatch, caplog):
+    workdir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+
+    def take():
+        wait_for(workdir, 5)
+        workdir.rename(elsewhere) if deed == "moved" else shutil.rmtree(workdir)
+
+    with monkeypatch.context() as patch:
+        at_steps(patch, {6: take})
+        with pytest.raises(UserError, match="step 20 could not be saved: the folder was moved or deleted"):
+            train.main(in_pieces(curve), str(workdir))
+    assert not workdir.exists()
+    assert "metrics.jsonl cannot be written: the folder was moved or deleted" in caplog.text
+    if deed == "moved":
+        assert checkpoint.saved_steps(epath.Path(elsewhere)) == [5]
+        assert train.main(in_pieces(curve), str(elsewhere)) == 0
+        assert checkpoint.saved_steps(epath.Path(elsewhere)) == [5, 10, 15, 20]
+
+
+def test_a_workdir_that_comes_back_misses_nothing(curve, tmp_path, monkeypatch, metrics_of):
+    workdir = tmp_path / "run"
+    assert train.main(in_pieces(curve), str(tmp_path / "straight")) == 0
+    at_steps(monkeypatch, {11: lambda: workdir.rename(tmp_path / "away"), 17: lambda: (tmp_path / "away").rename(workdir)})
+    assert train.main(in_pieces(curve), str(workdir)) == 0
+    assert metrics_of(workdir) == metrics_of(tmp_path / "straight")
+    assert 20 in checkpoint.saved_steps(epath.Path(workdir))
+
+
+def test_another_folder_in_the_workdirs_place_is_left_alone(curve, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+
+    def exchange():
+        wait_for(workdir, 5)
+        workdir.rename(tmp_path / "away")
+        workdir.mkdir()
+
+    at_steps(monkeypatch, {6: exchange})
+    with pytest.raises(UserError, match="and another one is there now"):
+        train.main(in_pieces(curve), str(workdir))
+    assert not list(workdir.iterdir())

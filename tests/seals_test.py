@@ -6,6 +6,7 @@ import pytest
 from etils import epath
 
 from tinygen import seals
+from tinygen.workdir.files import folder as opened
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def folder(tmp_path):
     (folder / "manifest").mkdir()
     (folder / "manifest" / "metadata").write_text('{"sealed": "SHA256SUMS"}')
     (folder / "_CHECKPOINT_METADATA").write_text("{}")
-    seals.seal(epath.Path(folder), {"streak": 2})
+    seals.seal(opened(folder), {"streak": 2})
     return epath.Path(folder)
 
 
@@ -34,10 +35,10 @@ def test_the_sums_are_those_of_sha256sum(folder):
 
 
 def test_a_sealed_folder_is_whole_and_stays_so_when_orbax_notes_its_times(folder):
-    assert seals.fault(folder) == ""
+    assert seals.fault(opened(folder)) == ""
     (folder / "_CHECKPOINT_METADATA").write_text('{"commit_timestamp_nsecs": 1}')
-    assert seals.fault(folder) == ""
-    assert seals.noted(folder) == {"streak": 2}
+    assert seals.fault(opened(folder)) == ""
+    assert seals.noted(opened(folder)) == {"streak": 2}
 
 
 def flip(path):
@@ -71,43 +72,43 @@ DAMAGE = {
 @pytest.mark.parametrize("said", DAMAGE)
 def test_damage_is_found_and_named(folder, said):
     DAMAGE[said](folder)
-    assert seals.fault(folder).startswith(said.strip())
+    assert seals.fault(opened(folder)).startswith(said.strip())
 
 
 def test_sums_that_name_files_elsewhere_find_nothing_there(folder):
     (folder.parent / "secret").write_text("x")
     text = (folder / seals.SUMS).read_text()
     (folder / seals.SUMS).write_text(text.replace("  config", "  ../secret"))
-    assert seals.fault(folder) == "../secret is missing"
+    assert seals.fault(opened(folder)) == "../secret is missing"
 
 
 def test_a_checkpoint_of_the_first_versions_needs_no_sums(folder):
     (folder / seals.SUMS).unlink()
     (folder / seals.NOTED).unlink()
-    assert seals.fault(folder) == "SHA256SUMS is missing"  # half of it has been deleted
+    assert seals.fault(opened(folder)) == "SHA256SUMS is missing"  # half of it has been deleted
     (folder / "manifest" / "metadata").write_text("{}")
-    assert seals.fault(folder) == ""
+    assert seals.fault(opened(folder)) == ""
 
 
 @pytest.mark.parametrize("name", ["manifest", "state"])
 def test_half_a_folder_is_not_taken_for_a_first_version(tmp_path, name):
     (tmp_path / "20" / name).mkdir(parents=True)
-    assert seals.fault(epath.Path(tmp_path / "20")) == "SHA256SUMS is missing"
+    assert seals.fault(opened(tmp_path) / "20") == "SHA256SUMS is missing"
 
 
 def test_a_file_in_place_of_a_folder_is_no_checkpoint(tmp_path):
     (tmp_path / "20").write_text("")
-    assert seals.fault(epath.Path(tmp_path / "20")) == "it is no folder"
+    assert seals.fault(opened(tmp_path) / "20") == "it is no folder"
 
 
 def test_of_torn_folders_the_newest_is_kept_aside_and_of_damaged_ones_all(folder):
     checkpoints = folder.parent
     for step in (30, 40):
         (checkpoints / f"{step}.orbax-checkpoint-tmp").mkdir()
-        for torn in seals.unfinished(checkpoints):
-            seals.set_aside(torn, "torn")
+        for torn in seals.unfinished(opened(checkpoints)):
+            seals.set_aside(opened(checkpoints), torn.name, "torn")
     for _ in range(2):
         (checkpoints / "50").mkdir()
-        seals.set_aside(checkpoints / "50", "damaged")
+        seals.set_aside(opened(checkpoints), "50", "damaged")
     assert sorted(path.name for path in (checkpoints / seals.ASIDE).iterdir()) == ["40-torn", "50-damaged", "50-damaged-2"]
     assert sorted(path.name for path in checkpoints.iterdir()) == ["20", seals.ASIDE]

@@ -36,9 +36,9 @@ LEVELS = [
     {"state"},
     {"optim", "arrays", "hlo", "seals", "guard", "text_encoder", "metrics"},
     {"models", "objectives", "data", "sharding", "scores"},
-    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap"},
+    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir"},
     {"keys", "cluster", "models.products", "flops", "watchdog"},
-    {"errors"},
+    {"errors", "terminal"},
 ]
 COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight", "stages"}
 COMPOSE |= {"scoring.references", "scoring.during", "forecast", "autoencoders", "sampler_settings"}

@@ -22,6 +22,7 @@ from tinygen.errors import UserError
 from tinygen.sample import make_preview
 from tinygen.state import graph_of
 from tinygen.trained import load
+from tinygen.workdir.files import folder
 
 STOP = 20
 
@@ -214,7 +215,7 @@ def test_a_workdir_whose_run_never_began_takes_other_data(curve, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     source = build.data_source(curve())
-    rundir.describe_run(checkpoint.epath.Path(workdir), source.codec, rundir.make_manifest("other data", 1, 1))
+    rundir.describe_run(folder(workdir), source.codec, rundir.make_manifest("other data", 1, 1))
     assert train.main(curve(train=dict(steps=2)), str(workdir)) == 0
     assert json.loads((workdir / "manifest.json").read_text())["data_fingerprint"] == source.fingerprint
 

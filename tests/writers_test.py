@@ -4,10 +4,10 @@ import types
 
 import numpy as np
 import pytest
-from etils import epath
 
 from tinygen import train, writers
 from tinygen.errors import UserError
+from tinygen.workdir.files import folder
 
 
 class FakeWandb(types.ModuleType):
@@ -76,13 +76,13 @@ def test_a_new_workdir_is_another_run(wandb, tmp_path):
     fake = wandb()
     for name in "ab":
         (tmp_path / name).mkdir()
-        writers.extra_writers("wandb", epath.Path(tmp_path / name), {})
+        writers.extra_writers("wandb", folder(tmp_path / name), {})
     assert fake.begun[0]["id"] != fake.begun[1]["id"]
 
 
 def test_pictures_are_sent_one_by_one(wandb, tmp_path):
     fake = wandb()
-    writer = writers.extra_writers("wandb", epath.Path(tmp_path), {})["wandb"]
+    writer = writers.extra_writers("wandb", folder(tmp_path), {})["wandb"]
     writer.write_images(3, {"grid": np.zeros((2, 4, 5, 3), np.uint8)})
     assert fake.logged == [(3, {"grid": [("image", (4, 5, 3), "uint8")] * 2})]
 
@@ -90,7 +90,7 @@ def test_pictures_are_sent_one_by_one(wandb, tmp_path):
 def test_where_wandb_cannot_begin_the_user_is_told_why_and_what_to_do(wandb, tmp_path):
     wandb(failing="api_key not configured\n(no-tty). call wandb.login(key=[your_api_key])")
     with pytest.raises(UserError, match=r"wandb: api_key not configured .*\nRun 'wandb login', or set WANDB_MODE=offline"):
-        writers.extra_writers("wandb", epath.Path(tmp_path), {})
+        writers.extra_writers("wandb", folder(tmp_path), {})
 
 
 def test_a_writer_that_is_unknown_or_not_installed_is_refused_before_anything_else(tiny, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_writer_that_is_unknown_or_not_installed_is_refused_before_anything_el
 
 
 def test_no_writer_is_the_default(tmp_path):
-    assert writers.extra_writers("", epath.Path(tmp_path), {}) == {}
+    assert writers.extra_writers("", folder(tmp_path), {}) == {}
 
 
 def test_a_writer_that_fails_is_left_alone_for_a_minute_and_then_tried_again(monkeypatch):
@@ -134,7 +134,7 @@ def test_a_writer_that_fails_is_left_alone_for_a_minute_and_then_tried_again(mon
 
 def test_texts_are_sent_as_a_table_a_row_each(wandb, tmp_path):
     fake = wandb()
-    writer = writers.extra_writers("wandb", epath.Path(tmp_path), {})["wandb"]
+    writer = writers.extra_writers("wandb", folder(tmp_path), {})["wandb"]
     writers.Steady("wandb", writer, lambda name, error: None).write_texts(3, {"samples": ["to be", "or not"]})
     assert fake.logged == [(3, {"samples": ("table", ["text"], [["to be"], ["or not"]])})]
 

@@ -16,7 +16,8 @@ from tinygen import checkpoint, cli, evaluate, media, train
 from tinygen import config as schema
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
-from tinygen.writing import Growing, printable
+from tinygen.terminal import printable
+from tinygen.writing import Growing
 
 BYTES = Vocabulary(kind="bytes")
 CONTEXT = 16

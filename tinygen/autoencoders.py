@@ -79,7 +79,7 @@ def of_run(ckpt: str, option: str) -> Autoencoder:
     with jax.set_mesh(parts.layout.mesh):
         params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
     variables = {"params": params, "buffers": buffers}
-    return _frozen(checkpoint.absolute(saved.workdir).name, digest(variables), parts.create, variables)
+    return _frozen(saved.name, digest(variables), parts.create, variables)
 
 
 def _frozen(name: str, sha256: str, create: Callable[[nnx.Rngs], Any], variables: Tree) -> Autoencoder:

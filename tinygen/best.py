@@ -4,11 +4,10 @@ import json
 from collections.abc import Sequence
 
 from absl import logging
-from etils import epath
 
 from tinygen.errors import UserError
 from tinygen.processes import leads
-from tinygen.rundir import read_json, write_whole
+from tinygen.workdir.files import Folder, read_json
 
 FILE = "best.json"
 
@@ -19,15 +18,15 @@ class Best:
     by: what decides a score: the name of it, the network, the number of samples; None: none will come, those that are there count
     """
 
-    def __init__(self, workdir: epath.Path, by: str | None, start: int):
-        self.path, self.by = workdir / FILE, by
+    def __init__(self, workdir: Folder, by: str | None, start: int):
+        self.workdir, self.by = workdir, by
         try:
-            stored = read_json(self.path)
+            stored = read_json(workdir, FILE)
             known = stored["scored"] if stored and by in (None, stored["by"]) else {}
             self.by = stored["by"] if stored and by is None else by
             self.ranks = {int(step): float(rank) for step, rank in known.items()}
-        except (UserError, LookupError, TypeError, ValueError, AttributeError):
-            logging.warning("%s is damaged: the scores before step %d do not count among the best", self.path, start)
+        except (UserError, OSError, LookupError, TypeError, ValueError, AttributeError):
+            logging.warning("%s is damaged: the scores before step %d do not count among the best", workdir.path(FILE), start)
             self.ranks = {}
         self.go_back(start)
 
@@ -55,6 +54,6 @@ class Best:
             return
         whole = {"by": self.by, "best": self.of(list(self.ranks)), "scored": self.ranks}
         try:
-            write_whole(self.path, json.dumps(whole, indent=1) + "\n")
+            self.workdir.write(FILE, json.dumps(whole, indent=1) + "\n")
         except OSError as error:
-            logging.warning("%s cannot be written: %s", self.path, error.strerror)
+            logging.warning("%s cannot be written: %s", self.workdir.path(FILE), error.strerror)

@@ -33,6 +33,7 @@ from tinygen.saves import Saves
 from tinygen.scoring.during import make_scoring
 from tinygen.scratch import beside
 from tinygen.state import TrainState, graph_of, init_state
+from tinygen.terminal import printable
 
 BATCHES = 2  # that an evaluation is tried on
 FEW = 16  # samples that scores are tried on
@@ -99,7 +100,7 @@ class Checks:
         self.say(f"{name:<20} {time.perf_counter() - began:5.1f} s  {'; '.join(found)}")
 
     def say(self, line: str) -> None:
-        self.console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(line.rstrip()), markup=False, highlight=False, soft_wrap=True)
 
 
 def rehearse(run: Run, checks: Checks) -> Times:
@@ -154,7 +155,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
         )
         record.progress.disable = True
         with record:
-            best = Best(run.place, "", 0)
+            best = Best(record.workdir, "", 0)
             guard = Guard("stop", 0, 0, skipped=0, streak=0, attempt=0)
             loop = Loop(
                 fed,
@@ -175,7 +176,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             )
             for each in pending:
                 flush(loop, each)
-            train.show_data(run.place, source, config.train.preview_num)
+            train.show_data(record.workdir, source, config.train.preview_num)
             if config.train.preview_every:
                 began = time.perf_counter()
                 shown = preview(state)
@@ -231,7 +232,7 @@ def fits(compiled: Any, what: str, state: TrainState, given: Any, parts: build.P
 
 def save_and_restore(run: Run, state: TrainState, abstract: TrainState, checks: Checks) -> tuple[TrainState, int]:
     """The state as it comes back from a checkpoint, found the same bit for bit, and the checkpoint's bytes on the disk."""
-    step, folder = int(state.step), run.place / "checkpoints"
+    step, folder = int(state.step), run.saves.checkpoints.path()
     with checks("save") as found:
         run.saves.save(step, state, {}, streak=0, owes=[], ready=lambda: None)
         run.saves.settle()
@@ -239,7 +240,7 @@ def save_and_restore(run: Run, state: TrainState, abstract: TrainState, checks: 
         size = bytes_below(folder)
         found.append(f"{si(size, 1024)}B")
     with checks("restore") as found:
-        if processes.leads() and (why := seals.fault(folder / str(step))):
+        if processes.leads() and (why := seals.fault(run.saves.checkpoints / str(step))):
             raise UserError(f"{folder / str(step)} is damaged as soon as it is saved ({why}): does the disk keep what it is given?")
         saved = shards(state)
         del state  # a run restores into devices that are empty

@@ -27,9 +27,9 @@ from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.processes import leads
 from tinygen.state import TrainState, Tree
+from tinygen.workdir.files import JSON, Folder
 
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
-READING = ocp.CheckpointManagerOptions(create=False)
 STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its number is an int32
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 
@@ -63,25 +63,16 @@ def make_manager(
     local = "://" not in str(workdir)  # a bucket knows no renaming
     # made in the background, folders that cannot be made leave threads that wait for them: the process would end five minutes late
     saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
-    return open_manager(
-        workdir / "checkpoints",
-        ocp.CheckpointManagerOptions(
-            preservation_policy=Keep(keep, keep_every, besides),
-            cleanup_tmp_directories=True,
-            async_options=saving,
-            todelete_subdir=seals.DELETED if local else None,
-        ),
+    check_store(workdir)
+    checkpoints = seals.checkpoints_of(workdir)
+    checkpoints.make()  # none that is a link: Orbax would follow it
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=Keep(keep, keep_every, besides),
+        cleanup_tmp_directories=True,
+        async_options=saving,
+        todelete_subdir=seals.DELETED if local else None,
     )
-
-
-def open_manager(checkpoints: epath.Path, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
-    check_store(checkpoints)
-    return ocp.CheckpointManager(absolute(checkpoints), options=options)
-
-
-def absolute(path: epath.Path) -> epath.Path:
-    """Orbax wants absolute paths, and says so only when it saves."""
-    return path if "://" in str(path) else path.resolve()
+    return ocp.CheckpointManager(checkpoints.path(), options=options)
 
 
 def check_store(path: epath.Path) -> None:
@@ -158,8 +149,17 @@ class Saved:
         return self.workdir / "checkpoints"
 
     @property
+    def folder(self) -> Folder:
+        return seals.checkpoints_of(self.workdir) / str(self.step)
+
+    @property
     def state(self) -> epath.Path:
-        return absolute(self.checkpoints) / str(self.step) / "state"
+        return self.folder.path("state")
+
+    @property
+    def name(self) -> str:
+        """The run's: that of its folder, however it was given."""
+        return self.folder.root.name
 
 
 def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") -> Saved:
@@ -168,33 +168,33 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     option: what the path was given as
     Raises UserError where there is none.
     """
-    folder = epath.Path(path)
-    if not folder.exists():
+    place = epath.Path(path)
+    if not place.exists():
         raise UserError(f"{option}={path}: there is no such folder")
-    if folder.name.isdigit() and folder.parent.name == "checkpoints":
-        folder, step = folder.parent, int(folder.name) if step is None else step
-    checkpoints = folder if folder.name == "checkpoints" else folder / "checkpoints"
-    steps = _steps(checkpoints)
+    if place.name.isdigit() and place.parent.name == "checkpoints":
+        place, step = place.parent, int(place.name) if step is None else step
+    workdir = place.parent if place.name == "checkpoints" else place
+    steps = saved_steps(workdir)
     if not steps:
         raise UserError(f"{option}={path}: no checkpoint there; give the workdir of a run that has saved one")
     if step is not None and step not in steps:
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
-    names = ("config", "codec", "manifest")
+    check_store(workdir)
+    checkpoints = workdir / "checkpoints"
     with _naming_damage(checkpoints, step):
-        if leads() and (why := seals.fault(absolute(checkpoints) / str(step))):
+        saved = seals.checkpoints_of(workdir) / str(step)
+        if leads() and (why := seals.fault(saved)):
             raise ValueError(why)
-    with _naming_damage(checkpoints, step), open_manager(checkpoints, READING) as manager:
-        items = manager.restore(step, args=ocp.args.Composite(**{name: ocp.args.JsonRestore() for name in names}))
-        listed = len(json.loads((checkpoints / str(step) / "state" / "_METADATA").read_text())["tree_metadata"])
-    place = checkpoints / str(step)
-    config, codec = schema.from_tree(items["config"], f"{place / 'config'}"), Codec.from_json(items["codec"], f"{place / 'codec'}")
+        listed = len(json.loads(saved.read("state/_METADATA", JSON) or b"{}")["tree_metadata"])
+    stored, codec, manifest = (item(workdir, step, name) for name in ("config", "codec", "manifest"))
+    inside = checkpoints / str(step)
+    config, codec = schema.from_tree(stored, f"{inside / 'config'}"), Codec.from_json(codec, f"{inside / 'codec'}")
     if config.model.get("depth", 0) > max(listed, 1000):  # a model of so many blocks would be made before its arrays are compared
-        raise UserError(f"{place}: config.model.depth={config.model.depth}, but it holds {listed} arrays.\n{CURE}")
-    manifest = items["manifest"]
+        raise UserError(f"{inside}: config.model.depth={config.model.depth}, but it holds {listed} arrays.\n{CURE}")
     if isinstance(manifest, dict):
         manifest.pop(seals.SEALED, None)
-    return Saved(checkpoints.parent, step, config, codec, manifest)
+    return Saved(workdir, step, config, codec, manifest)
 
 
 def newest_item(workdir: epath.Path, name: str) -> Any:
@@ -208,21 +208,23 @@ def item(workdir: epath.Path, step: int, name: str) -> Any:
     Raises UserError where it cannot be read.
     """
     with _naming_damage(workdir / "checkpoints", step):
-        return json.loads((workdir / "checkpoints" / str(step) / name / "metadata").read_text())
+        content = (seals.checkpoints_of(workdir) / str(step)).read(f"{name}/metadata", JSON)
+        if content is None:
+            raise ValueError(f"{name} is missing")
+        return json.loads(content)
 
 
 def saved_steps(workdir: epath.Path) -> list[int]:
-    """The steps of a run's checkpoints, in order."""
-    return _steps(workdir / "checkpoints")
-
-
-def _steps(checkpoints: epath.Path) -> list[int]:
-    """Raises UserError for a folder that Orbax would take for a step which no run can have reached."""
-    names = [each.name for each in checkpoints.iterdir() if STEP.fullmatch(each.name)] if checkpoints.exists() else []
-    for name in names:
+    """The steps of a run's checkpoints, in order. Raises UserError for what Orbax would take for a step and no run can have written."""
+    checkpoints = seals.checkpoints_of(workdir)
+    found = [entry for entry in checkpoints.entries() if STEP.fullmatch(entry.name)]
+    for entry in found:
+        name, path = entry.name, checkpoints.path(entry.name[:40])
         if len(name) > len(str(LAST)) or int(name) > LAST:
-            raise UserError(f"{checkpoints / name[:40]}{'...' * (len(name) > 40)}: no run has as many steps. Take this folder away.")
-    return sorted(map(int, names))
+            raise UserError(f"{path}{'...' * (len(name) > 40)}: no run has as many steps. Take this folder away.")
+        if entry.kind != "folder":
+            raise UserError(f"{path} is a {entry.kind}, where a checkpoint's folder should be: it is not opened. Take it away.")
+    return sorted(int(entry.name) for entry in found)
 
 
 @functools.cache
@@ -242,7 +244,7 @@ def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
     except (LookupError, ValueError, OSError, TypeError, AttributeError, RecursionError) as error:
         hide_late_errors()
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        others = ", ".join(str(other) for other in _steps(checkpoints) if other != step) or "none"
+        others = ", ".join(str(other) for other in saved_steps(checkpoints.parent) if other != step) or "none"
         raise UserError(
             f"{checkpoints / str(step)} cannot be read ({reason}).\n"
             f"Other checkpoints there: {others}. Sample from one with --step, or take this folder away to train on from the newest of them."

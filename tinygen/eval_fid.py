@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, networks, processes, rundir, sample, seals, trained
+from tinygen import build, checkpoint, networks, processes, sample, seals, trained
 from tinygen import config as schema
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
@@ -28,6 +28,7 @@ from tinygen.scoring.extraction import Extractor, extractor
 from tinygen.scoring.pictures import Pictures, of_folder, of_npz
 from tinygen.scoring.scores import RULES, Score, Side, chosen, shortage
 from tinygen.sharding import Layout, make_mesh
+from tinygen.workdir.files import TEXT, folder
 
 NUM = 50_000  # samples of a checkpoint, as published numbers have it
 MOST = 10_000_000  # samples; more is a slip
@@ -199,9 +200,8 @@ def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, S
 
 def identity(saved: checkpoint.Saved) -> str:
     """What tells a checkpoint from another of the same step that the workdir held before: its sums, or its time."""
-    folder = saved.checkpoints / str(saved.step)
-    sums = folder / seals.SUMS
-    return sums.read_text() if sums.exists() else str(folder.stat().mtime)
+    sums = saved.folder.read(seals.SUMS, TEXT)
+    return sums.decode("utf-8", "replace") if sums is not None else str(saved.folder.path().stat().mtime)
 
 
 def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
@@ -225,7 +225,7 @@ def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
             **given.subject, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values, "reference_name": reference.name,
             "protocol": protocol, "fingerprint": fingerprint(protocol),
         }  # fmt: skip
-        rundir.append(task.record, json.dumps(line))  # before the features are deleted
+        folder(task.record.parent).append(task.record.name, json.dumps(line) + "\n")  # before the features are deleted
     against = f"{reference.num:,} pictures of {reference.name}" if reference.num else reference.name
     print(f"{given.pictures.num:,} samples of {given.pictures.name}, against {against} (features: {network.name}, {network.preset})")
     print("\n".join(told(values)))

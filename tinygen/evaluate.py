@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen import build, checkpoint, processes, rundir
+from tinygen import build, checkpoint, processes
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -16,7 +16,9 @@ from tinygen.errors import UserError
 from tinygen.metrics import finalise
 from tinygen.rng import stream
 from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
+from tinygen.terminal import say
 from tinygen.trained import EVERYWHERE, load
+from tinygen.workdir.files import folder
 
 
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:
@@ -43,10 +45,10 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
 def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict[str, float]) -> None:
     """Prints the metrics and appends them to the run's eval.jsonl."""
     line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
-    rundir.append(saved.workdir / "eval.jsonl", json.dumps(line))
+    folder(saved.workdir).append("eval.jsonl", json.dumps(line) + "\n")
     width = max(map(len, values))
-    print(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
-    print("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
+    say(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
+    say("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
 
 
 class Interrupted(Exception):

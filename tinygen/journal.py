@@ -5,26 +5,27 @@ Whatever befalls a run, the file holds the lines of the steps that its state has
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
-from etils import epath
 
-from tinygen.rundir import write_whole
+from tinygen.workdir.files import Folder
+
+FILE = "metrics.jsonl"
 
 
 class Journal:
     """Adds lines, whole or not at all. Those for which the disk has no room wait for it in memory.
 
-    Lines after `start`, the step that a run goes on from, are taken out: those steps are taken again. So are those of an attempt (see
-    `tinygen.guard`) after the checkpoint's. Lines that cannot be read are taken out and told of: they are lost.
+    Lines after `start`, the step from which a run resumes, are removed: those steps run again. So are those of an attempt
+    (see `tinygen.guard`) after the checkpoint's. Lines that cannot be read are removed with a warning: they are lost.
 
     Numbers that are not finite stand as words, "nan" and "inf", for JSON has none.
     """
 
-    def __init__(self, path: epath.Path, start: int, attempt: int):
-        self.path = path
+    def __init__(self, workdir: Folder, start: int, attempt: int):
+        self.workdir = workdir
         self.waiting: list[dict[str, Any]] = []
         self.cut: int | None = None  # a step after which lines in the file are yet to be taken out
         if not self._keep(lambda line: (line.get("attempt", 0), line["step"]) <= (attempt, start), f"after step {start}") and start:
@@ -44,10 +45,7 @@ class Journal:
             if self.cut is not None:
                 self._keep(_up_to(self.cut), f"after step {self.cut}")
                 self.cut = None
-            if "://" in str(self.path):  # object stores know only whole files
-                self.path.write_text(f"{self.path.read_text() if self.path.exists() else ''}{text}")
-            else:
-                self._append(text.encode())
+            self.workdir.append(FILE, text)
         except OSError as error:
             return error
         self.waiting.clear()
@@ -64,35 +62,33 @@ class Journal:
 
     def complete(self, step: int, more: Mapping[str, Any]) -> None:
         """Adds numbers to the last line, which is of `step`; where that one is lost they have a line of their own."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        lines = list(self.workdir.lines(FILE))
         last = _read(lines[-1]) if lines else None
         lines, line = (lines[:-1], last) if last and last["step"] == step else (lines, {"step": step})
-        write_whole(self.path, "".join(f"{each}\n" for each in [*lines, _text({**line, **more}).rstrip()]))
-
-    def _append(self, text: bytes) -> None:
-        with open(self.path, "ab", buffering=0) as file:
-            end, left = file.tell(), memoryview(text)
-            try:
-                while left:
-                    left = left[file.write(left) :]
-            except OSError:
-                file.truncate(end)  # part of a line may have fitted
-                raise
+        self.workdir.write(FILE, [each for each in [*lines, _text({**line, **more}).encode()] if each is not None])
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
-        """Rewrites the file with the wanted lines, and says how many these are. A last line that a killed process left torn is none."""
-        text = self.path.read_bytes().decode("utf-8", "replace") if self.path.exists() else ""
-        lines = text.splitlines()
-        read = [_read(line) for line in lines]
-        if read and read[-1] is None and not text.endswith("\n"):
-            lines, read = lines[:-1], read[:-1]
-        if damaged := read.count(None):
+        """Rewrites the file with the wanted lines, and returns how many there are. A last line that a killed process left torn is none."""
+        kept = removed = damaged = 0
+
+        def chosen() -> Iterator[bytes]:
+            nonlocal kept, removed, damaged
+            for line in self.workdir.lines(FILE):
+                content = _read(line)
+                if content is not None and line is not None and wanted(content):
+                    kept += 1
+                    yield line if line.endswith(b"\n") else line + b"\n"
+                elif content is not None:
+                    removed += 1
+                elif line is None or line.endswith(b"\n"):
+                    damaged += 1
+
+        self.workdir.write(FILE, chosen())
+        if damaged:
             logging.warning("metrics.jsonl: %d lines cannot be read: they are lost", damaged)
-        kept = [line for line, content in zip(lines, read, strict=True) if content is not None and wanted(content)]
-        if again := len(lines) - damaged - len(kept):
-            logging.info("metrics.jsonl: %d lines %s taken out: those steps run again", again, where)
-        write_whole(self.path, "".join(f"{line}\n" for line in kept))
-        return len(kept)
+        if removed:
+            logging.info("metrics.jsonl: %d lines %s removed: those steps run again", removed, where)
+        return kept
 
 
 def _up_to(step: int) -> Callable[[dict[str, Any]], bool]:
@@ -105,9 +101,9 @@ def _text(line: Mapping[str, Any]) -> str:
     return f"{json.dumps(sound, allow_nan=False)}\n"
 
 
-def _read(line: str) -> dict[str, Any] | None:
+def _read(line: bytes | None) -> dict[str, Any] | None:
     try:
-        content = json.loads(line)
+        content = json.loads(line or b"")
     except (ValueError, RecursionError):
         return None
     sound = isinstance(content, dict) and isinstance(content.get("step"), int) and isinstance(content.get("attempt", 0), int)

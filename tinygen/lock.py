@@ -20,6 +20,7 @@ from absl import logging
 from etils import epath
 
 from tinygen.errors import UserError
+from tinygen.workdir.files import Refused, folder
 
 FILE = ".lock"
 SIZE = 4096  # bytes; a longer file is none of ours
@@ -59,8 +60,10 @@ def own(workdir: epath.Path) -> Iterator[None]:
         file = None
         try:
             workdir.mkdir(parents=True, exist_ok=True)
-            if "://" not in str(workdir):
-                file = stack.enter_context(Path(workdir / FILE).open("a+b"))  # not "w": it would empty another's
+            if "://" not in str(workdir):  # not emptied: it may be another's
+                file = stack.enter_context(folder(workdir).open(FILE, os.O_RDWR | os.O_CREAT, "r+b"))
+        except Refused:
+            raise
         except Exception as error:  # stores raise kinds of their own: no bucket, no permission, no network
             raise _unwritable(workdir, error) from error
         if file is not None:
@@ -72,7 +75,7 @@ def own(workdir: epath.Path) -> Iterator[None]:
 def _held(workdir: epath.Path, file: BinaryIO) -> Iterator[None]:
     locked = _locked(workdir, file)
     before = read(file)
-    if not locked and before is not None and (cure := _in_use(before, file)) is not None:
+    if not locked and before is not None and (cure := _in_use(workdir, before, file)) is not None:
         raise _refusal(workdir, before, cure)
     if before is not None:
         logging.info("The last run here (%s) ended without leaving: it was killed, or its machine stopped", before)
@@ -115,9 +118,9 @@ def _locked(workdir: epath.Path, file: BinaryIO) -> bool:
     return True
 
 
-def _in_use(owner: Owner, file: BinaryIO) -> str | None:
+def _in_use(workdir: epath.Path, owner: Owner, file: BinaryIO) -> str | None:
     """Without a lock: None where the owner has gone, else what to do if it has and this is wrong."""
-    cure = f"This file system knows no locks. If that run has ended, delete {file.name}."
+    cure = f"This file system knows no locks. If that run has ended, delete {workdir / FILE}."
     if owner.host == socket.gethostname():
         return cure if _alive(owner) else None
     return cure if time.time() - os.fstat(file.fileno()).st_mtime < SILENCE else None
@@ -170,9 +173,9 @@ def _beating(file: BinaryIO) -> Iterator[None]:
 
 
 def _write(file: BinaryIO, text: bytes) -> None:
-    file.truncate(0)
+    file.seek(0)
+    file.truncate()
     file.write(text)
-    file.flush()
 
 
 def _refusal(workdir: epath.Path, owner: Owner | None, cure: str = "") -> UserError:

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,17 +112,3 @@ def texts(media: Media, codec: Any) -> list[str]:
 def numbered(texts: Sequence[str]) -> str:
     """Texts as one, each under its number."""
     return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(texts))
-
-
-def save_png(path: str | os.PathLike[str], image: np.ndarray) -> None:
-    """Writes a PNG file, whole or not at all."""
-    from etils import epath
-
-    place = epath.Path(path)
-    fresh = place.with_name(f"{place.name}.new")
-    try:
-        fresh.write_bytes(png(image))
-        fresh.replace(place)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise

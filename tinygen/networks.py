@@ -70,7 +70,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
         features = model.features(x[..., :channels])
         return {"features": features, "logits": model.logits(features)}
 
-    name = checkpoint.absolute(saved.workdir).name
+    name = saved.name
     if name in NAMES:
         raise UserError(f"{option}={ckpt}: {name} is the name of a public network: give this run's folder another")
     pixels = jax.ShapeDtypeStruct((1, height, height, 3), "float32")

@@ -138,4 +138,5 @@ def eval_fid(values: flags.FlagValues) -> None:
 
 def report(values: flags.FlagValues) -> None:
     flags.DEFINE_list("workdir", None, "Folders of runs, separated by commas: several are shown side by side.", flag_values=values)
-    flags.DEFINE_string("out", None, "The page's file. Default: report.html in the first run's folder.", flag_values=values)
+    default = "<workdir>/report.html; for several runs report-A-B.html beside the first one's folder"
+    flags.DEFINE_string("out", None, f"The page's file. Default: {default}.", flag_values=values)

@@ -18,8 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tinygen import media
 from tinygen.journal import Journal
 from tinygen.processes import leads
-from tinygen.rundir import note, write_whole
+from tinygen.rundir import note
 from tinygen.watchdog import Watchdog
+from tinygen.workdir.files import Folder, folder
 from tinygen.writers import Steady, extra_writers, glimpse, verbatim
 
 QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
@@ -88,12 +89,12 @@ class Record:
         attempt: int = 0,
         stall: float = 0,
     ):
-        self.workdir = workdir
-        self.journal = Journal(workdir / "metrics.jsonl", start, attempt) if leads() else None
+        self.workdir = folder(workdir, held=True)
+        self.journal = Journal(self.workdir, start, attempt) if leads() else None
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
-        self.writer = make_writer(workdir, extra_writers, settings, self._warn)
+        self.writer = make_writer(self.workdir, extra_writers, settings, self._warn)
         self.later = Background(most=QUEUE)
         self.told: set[str] = set()  # what has failed and been told of
         self.watchdog = Watchdog(stall, self._stalled)
@@ -183,19 +184,18 @@ class Record:
             stem = f"{step:06d}" if name == "samples" else f"{step:06d}-{name}"
             if item.kind == "text":
                 texts = media.texts(item, codec)
-                self._keep(f"{stem}.txt", lambda path, texts=texts: write_whole(path, media.numbered(texts)))
+                self._keep(f"{stem}.txt", media.numbered(texts))
                 self.writer.write_texts(step, {name: texts})
             else:
                 picture = media.picture(item, codec)
-                self._keep(f"{stem}.png", lambda path, picture=picture: media.save_png(path, picture))
+                self._keep(f"{stem}.png", media.png(picture))
                 self.writer.write_images(step, {name: picture[None]})
 
-    def _keep(self, name: str, write: Callable[[epath.Path], None]) -> None:
-        """A file of `samples/`."""
-        folder = self.workdir / "samples"
+    def _keep(self, name: str, content: str | bytes) -> None:
+        """Writes a file of `samples/`."""
         try:
-            folder.mkdir(exist_ok=True)
-            write(folder / name)
+            self.workdir.make("samples")
+            self.workdir.write(f"samples/{name}", content)
         except OSError as error:
             self._warn("samples/", error)
 
@@ -248,7 +248,7 @@ def memory_gib() -> float:
 
 
 def make_writer(
-    workdir: epath.Path, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None] = lambda name, error: None
+    workdir: Folder, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None] = lambda name, error: None
 ) -> Any:
     """CLU's writer to TensorBoard, the log and the `extra` ones; to nothing on a process that does not lead. tell: of `writers.Steady`.
 

@@ -1,12 +1,11 @@
 """What a run's folder holds beside its checkpoints: config.json, manifest.json, codec/, events.jsonl; and whose folder it is."""
 
 import json
-import os
 import platform
 import secrets
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -20,47 +19,23 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.processes import from_lead, leads, wait_for_all
+from tinygen.workdir.files import Folder, folder, read_json
 
+MARK = ".processes"  # a file by which the processes of a run see that they have the same workdir
 PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
-def write_whole(path: epath.Path, text: str) -> None:
-    """Writes a file in one piece: a process killed here, or a full disk, leaves the old one."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
-
-
-def append(path: epath.Path, line: str) -> None:
-    """Adds a line to a text file. Object stores (gs://) know only whole files: there it is read and written anew."""
-    if "://" in str(path):
-        path.write_text(f"{path.read_text() if path.exists() else ''}{line}\n")
-        return
-    with open(path, "ab+") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else f"\n{line}"  # after one that a killed process left torn
-        file.write(f"{line}\n".encode())
-
-
-def note(workdir: epath.Path, step: int, event: str, **facts: Any) -> bool:
-    """One line of events.jsonl: what befell the run at `step`, beside its training. Process 0 writes it. Whether it could."""
+def note(workdir: Folder, step: int, event: str, **facts: Any) -> bool:
+    """Adds a line to events.jsonl: what happened to the run at `step`. Process 0 writes it. Returns whether it could."""
     if not leads():
         return True
+    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}
     try:
-        append(workdir / "events.jsonl", json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}))
+        workdir.append("events.jsonl", json.dumps(line) + "\n")
     except OSError as error:
         logging.warning("events.jsonl cannot be written: %s", error.strerror)
         return False
     return True
-
-
-def read_json(path: epath.Path) -> Any:
-    """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
-    try:
-        return json.loads(path.read_text()) if path.exists() else None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}): put it back, or give another --workdir") from error
 
 
 def claim_together(workdir: epath.Path, config: Config) -> Config:
@@ -70,11 +45,11 @@ def claim_together(workdir: epath.Path, config: Config) -> Config:
     if differing:
         raise UserError(f"the processes of this run have different configurations (process 0 -> this one: {'; '.join(differing[:6])})")
     wait_for_all("compared")  # before anything is written
-    token, mark = from_lead("token", lambda: secrets.token_hex(8)), workdir / ".processes"
+    token, place = from_lead("token", lambda: secrets.token_hex(8)), folder(workdir)
     if leads() and jax.process_count() > 1:
-        mark.write_text(token)
+        place.write(MARK, token)
     claimed = schema.from_json(from_lead("claimed", lambda: schema.to_json(claim(workdir, config))))
-    if not leads() and not (mark.exists() and mark.read_text() == token):
+    if not leads() and place.read(MARK, len(token)) != token.encode():
         raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
     return schema.change(claimed, {"distributed": config.distributed})
 
@@ -85,10 +60,8 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     Only [resume] keys may differ from the stored config.json; the changes are noted in events.jsonl.
     Raises UserError with the differences otherwise.
     """
-    path = workdir / "config.json"
-    metrics = workdir / "metrics.jsonl"
-    steps = saved_steps(workdir)
-    begun = steps or (metrics.exists() and metrics.read_bytes())
+    place, steps = folder(workdir), saved_steps(workdir)
+    begun = steps or any(entry.name == "metrics.jsonl" and entry.size for entry in place.entries())
     stored = _stored(workdir, steps) if begun else None
     with config.unlocked():
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
@@ -102,10 +75,9 @@ def claim(workdir: epath.Path, config: Config) -> Config:
                 f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it."
             )
         if changes:
-            note(
-                workdir, steps[-1] if steps else 0, "config", changes={key: {"from": old, "to": new} for key, (old, new) in changes.items()}
-            )
-    write_whole(path, schema.to_json(config))
+            noted = {key: {"from": old, "to": new} for key, (old, new) in changes.items()}
+            note(place, steps[-1] if steps else 0, "config", changes=noted)
+    place.write("config.json", schema.to_json(config))
     return config
 
 
@@ -114,14 +86,14 @@ def _stored(workdir: epath.Path, steps: Sequence[int]) -> Config | None:
 
     What has been done to config.json since is told, and the file is written again.
     """
-    path = workdir / "config.json"
+    path, place = workdir / "config.json", folder(workdir)
     if not steps:
-        tree = read_json(path)
+        tree = read_json(place, "config.json")
         return None if tree is None else schema.from_tree(tree, str(path))
     sealed = schema.from_tree(newest_item(workdir, "config"), f"the configuration of the checkpoint of step {steps[-1]}")
     fault = ""
     try:
-        tree = read_json(path)
+        tree = read_json(place, "config.json")
         found = sealed if tree is None else schema.from_tree(tree, str(path))
         changes = schema.difference(sealed, found).items()
         odd = [f"{key}: {old} -> {new}" for key, (old, new) in changes if not schema.may_change(key, found)]
@@ -154,21 +126,37 @@ def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dic
     }
 
 
-def described(workdir: epath.Path) -> bool:
-    """Whether what `describe_run` writes is there."""
-    try:
-        return all(isinstance(read_json(workdir / name), dict) for name in ("manifest.json", "codec/codec.json"))
-    except UserError:
-        return False
+def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start: int = 0) -> None:
+    """Writes manifest.json and codec/; on resume, from step `start`, only what is missing, damaged or was edited. Process 0 does.
 
-
-def describe_run(workdir: epath.Path, codec: Codec, manifest: dict[str, Any]) -> None:
-    """Writes manifest.json and codec/: with config.json, what explains a workdir to a reader without this program. Process 0 does."""
+    With config.json they explain a workdir to a reader without this program. manifest.json stays that of the first start.
+    """
     if not leads():
         return
-    write_whole(workdir / "manifest.json", json.dumps(manifest, indent=2) + "\n")
-    (workdir / "codec").mkdir(exist_ok=True)
-    write_whole(workdir / "codec" / "codec.json", json.dumps(codec.to_json(), indent=2) + "\n")
+    if not start or not isinstance(_sound(workdir, "manifest.json"), dict):
+        workdir.write("manifest.json", json.dumps(manifest, indent=2) + "\n")
+    text = json.dumps(codec.to_json(), indent=2) + "\n"
+    stored = _sound(workdir, "codec/codec.json")
+    if stored != json.loads(text):
+        if start and stored is not None:
+            logging.warning("%s has changed: it is written again", workdir.path("codec/codec.json"))
+        workdir.make("codec")
+        workdir.write("codec/codec.json", text)
+
+
+def _sound(workdir: Folder, name: str) -> Any:
+    """The content of a JSON file; None where there is none that can be read."""
+    try:
+        return read_json(workdir, name)
+    except (UserError, OSError):
+        return None
+
+
+def other_versions(before: Any, now: Mapping[str, Any]) -> str:
+    """The packages that differ between a checkpoint's manifest and this process's, in one line; "" where none does."""
+    old = before.get("versions") if isinstance(before, dict) else None
+    pairs = [(name, old.get(name), version) for name, version in now["versions"].items()] if isinstance(old, dict) else []
+    return ", ".join(f"{name} {str(a)[:20]} -> {b}" for name, a, b in pairs if a is not None and a != b)
 
 
 def _revision() -> str:

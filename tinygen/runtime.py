@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from absl import logging
 from rich.console import Console
 
+from tinygen.terminal import printable
+
 
 class StopSignal:
     """Set by the first SIGTERM or Ctrl-C, here or at another process of the run; the loop saves and leaves.
@@ -103,13 +105,20 @@ def compute_repeatably() -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".lstrip()
 
 
+class Printable(std_logging.Formatter):
+    """Lines for a terminal, whatever names and captions they quote."""
+
+    def format(self, record: std_logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def listen() -> None:
     """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
     from tinygen.processes import leads  # brings JAX
 
     logging.use_absl_handler()
     handler = logging.get_absl_handler()
-    handler.setFormatter(std_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(Printable("%(asctime)s %(message)s", "%H:%M:%S"))
     handler.filters.clear()
     ours = ("tinygen",) if Console(stderr=True).is_terminal else ("tinygen", "clu")
     # Orbax's tracebacks of what it raises as well: `saves` tells of that in a line.

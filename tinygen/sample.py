@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from etils import epath
 from rich.progress import track
 
 from tinygen import build, checkpoint, decoding, media, processes, writing
@@ -23,7 +22,9 @@ from tinygen.prompts import told
 from tinygen.rng import example_keys, stream
 from tinygen.sampler_settings import configured, guidance, spent, stepping
 from tinygen.state import TrainState, Tree, graph_of, merge
+from tinygen.terminal import say
 from tinygen.trained import load
+from tinygen.workdir import files
 
 Conditions = Mapping[str, jax.Array]
 
@@ -74,9 +75,7 @@ def main(
         saved.codec, num, labels=labels, prompts=prompts, negative=negative, guidance=config.objective.get("guidance"), encoder=encoder
     )
     decoding.check(saved.codec)
-    folder = epath.Path(out) if out else saved.workdir / "sampled" / str(saved.step)
-    if processes.leads():
-        folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
+    folder = target(out, saved)
     weights = load(saved, parts, ema=ema)
     evaluations = None
     if text:
@@ -93,10 +92,10 @@ def main(
     if processes.leads():
         _clear(folder)
         write(folder, x, cond, words, parts, provenance)
-        print(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", file=sys.stderr if text else sys.stdout)
+        say(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", error=text)
         if "nfe_most" in provenance:
             nfe = f"{provenance['nfe']:.1f} network evaluations a sample, {provenance['nfe_most']} at most"
-            print(f"{config.objective.sampler} took {nfe}")
+            say(f"{config.objective.sampler} took {nfe}")
     return 0
 
 
@@ -118,23 +117,20 @@ def _write(
     options: of `writing.texts`
     """
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may know fewer characters than texts have
-
-    def say(piece: str) -> None:
+    def show(piece: str) -> None:
         if processes.leads():
             try:
-                print(writing.printable(piece), end="", flush=True)
+                say(piece, end="")
             except BrokenPipeError:  # whoever read along has enough; the files are written all the same
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     if processes.leads() and (told := writing.too_long(cond, parts.objective.length, positions)):
-        print(f"tinygen: {told}", file=sys.stderr)
+        say(f"tinygen: {told}", error=True)
     alone, prompts = len(prompts) == 1, [prompt.encode("utf-8", "replace").decode() for prompt in prompts]  # as their tokens are made
-    say(prompts[0] if alone else "")
-    written = writing.texts(weights, parts, cond, **options, say=say if alone else None)
+    show(prompts[0] if alone else "")
+    written = writing.texts(weights, parts, cond, **options, say=show if alone else None)
     whole = [prompt + text for prompt, text in zip(prompts, written, strict=True)]
-    say("\n" if alone else media.numbered(whole))
+    show("\n" if alone else media.numbered(whole))
     return whole
 
 
@@ -188,8 +184,18 @@ def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
     return jax.jit(sample, out_shardings=parts.layout.replicated)
 
 
+def target(out: str | None, saved: checkpoint.Saved) -> files.Folder:
+    """The folder for the samples, which process 0 makes before any work: that may not be possible."""
+    folder = files.folder(out) if out else files.folder(saved.workdir) / f"sampled/{saved.step}"
+    if processes.leads():
+        if out:
+            folder.root.mkdir(parents=True, exist_ok=True)
+        folder.make()
+    return folder
+
+
 def write(
-    folder: epath.Path, x: np.ndarray | list[str], cond: Batch, prompts: Sequence[str], parts: build.Parts, provenance: dict[str, Any]
+    folder: files.Folder, x: np.ndarray | list[str], cond: Batch, prompts: Sequence[str], parts: build.Parts, provenance: dict[str, Any]
 ) -> None:
     """Samples as files; arrays that are no pictures as one samples.npz.
 
@@ -201,24 +207,24 @@ def write(
     files = [f"{index:05d}.{suffix}" for index in range(len(x))] if suffix else []
     if codec.vocabulary is not None:
         for name, text in zip(files, x, strict=True):
-            (folder / name).write_bytes(str(text).encode("utf-8", "replace"))
+            folder.write(name, str(text))
     elif codec.kind == "image":
         pictures = decoding.pictures(codec, np.asarray(x))
         for name, picture in zip(files, pictures, strict=True):
-            media.save_png(folder / name, picture)
+            folder.write(name, media.png(picture))
         cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
-        media.save_png(folder / "grid.png", media.grid(pictures, media.columns_for(cycle)))
+        folder.write("grid.png", media.png(media.grid(pictures, media.columns_for(cycle))))
     else:
         arrays: Any = {"x": x, **{name: rows[:] for name, rows in cond.items()}}
         packed = io.BytesIO()  # zip goes back and forth in its file, which object stores do not let it
         np.savez(packed, **arrays)
-        (folder / "samples.npz").write_bytes(packed.getvalue())
+        folder.write("samples.npz", packed.getvalue())
     rows: list[dict[str, Any]] = [{"file": name} for name in files]
     for row, label in zip(rows, cond.get("label", []), strict=False):
         row |= {"label": int(label), "name": codec.labels[label]}
     for row, prompt in zip(rows, prompts, strict=False):
         row["prompt"] = prompt
-    (folder / "samples.json").write_text(json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
+    folder.write("samples.json", json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
 
 
 def preview_step(config: Config, parts: build.Parts, graphdef: Any) -> Any:
@@ -269,9 +275,10 @@ def seen(item: media.Media, codec: Codec) -> media.Media:
     return media.Media(decoding.images(codec, np.asarray(item.value)), "image")
 
 
-def _clear(folder: epath.Path) -> None:
-    """Takes away the numbered files of an earlier call, so that none is taken for one of these."""
-    if (folder / "samples.json").exists():
-        for path in folder.iterdir():
-            if path.stem.isdigit() and path.suffix in (".png", ".txt"):
-                path.unlink()
+def _clear(folder: files.Folder) -> None:
+    """Deletes the numbered files of an earlier call, so that none is taken for one of these."""
+    names = [entry.name for entry in folder.entries()]
+    for name in names if "samples.json" in names else ():
+        stem, _, suffix = name.rpartition(".")
+        if stem.isdigit() and suffix in ("png", "txt"):
+            folder.remove(name)

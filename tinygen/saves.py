@@ -14,6 +14,7 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.state import TrainState
+from tinygen.workdir.files import Folder, Refused, folder
 
 
 def recover(workdir: epath.Path) -> None:
@@ -21,18 +22,21 @@ def recover(workdir: epath.Path) -> None:
 
     For the process that owns the folder. Raises UserError where all are damaged: to begin anew is for the user to decide.
     """
-    checkpoints, steps = checkpoint.absolute(workdir / "checkpoints"), checkpoint.saved_steps(workdir)
+    checkpoints, steps, place = seals.checkpoints_of(workdir), checkpoint.saved_steps(workdir), folder(workdir)
+    for within in ("", "samples", "codec"):
+        with contextlib.suppress(OSError):  # what cannot be listed cannot be written either, and is warned of then
+            place.sweep(within)
     _sweep(checkpoints)
-    for folder in seals.unfinished(checkpoints):
-        moved = seals.set_aside(folder, "torn")
-        logging.warning("%s was not finished when the run ended: now in %s", folder, moved)
-        rundir.note(workdir, steps[-1] if steps else 0, "torn", folder=folder.name)
+    for torn in seals.unfinished(checkpoints):
+        moved = seals.set_aside(checkpoints, torn.name, "torn")
+        logging.warning("%s was not finished when the run ended: now in %s", checkpoints.path(torn.name), moved)
+        rundir.note(place, steps[-1] if steps else 0, "torn", folder=torn.name)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
         try:
             why = seals.fault(checkpoints / str(step))
         except OSError as error:
-            raise UserError(f"{checkpoints / str(step)} cannot be read: {error.strerror}. Nothing was changed.") from error
+            raise UserError(f"{checkpoints.path(str(step))} cannot be read: {error.strerror}. Nothing was changed.") from error
         if not why:
             break
         damaged[step] = why
@@ -43,16 +47,15 @@ def recover(workdir: epath.Path) -> None:
             "Put one back from a copy, or give another --workdir to begin anew (--config.init.ckpt takes weights from elsewhere)."
         )
     for step, why in damaged.items():
-        moved = seals.set_aside(checkpoints / str(step), "damaged")
-        logging.warning("%s is damaged (%s): now in %s", checkpoints / str(step), why, moved)
-        rundir.note(workdir, step, "damaged", reason=why)
+        moved = seals.set_aside(checkpoints, str(step), "damaged")
+        logging.warning("%s is damaged (%s): now in %s", checkpoints.path(str(step)), why, moved)
+        rundir.note(place, step, "damaged", reason=why)
 
 
-def _sweep(checkpoints: epath.Path) -> None:
+def _sweep(checkpoints: Folder) -> None:
     """Deletes what was put aside to be deleted."""
     with contextlib.suppress(OSError):  # the next sweep comes
-        if (checkpoints / seals.DELETED).exists():
-            (checkpoints / seals.DELETED).rmtree()
+        checkpoints.remove(seals.DELETED)
 
 
 class Saves:
@@ -65,7 +68,8 @@ class Saves:
     """
 
     def __init__(self, workdir: epath.Path, config: Config, codec: Codec):
-        self.workdir, self.config, self.codec = workdir, config, codec
+        self.workdir, self.config, self.codec = folder(workdir, held=True), config, codec
+        self.checkpoints = seals.checkpoints_of(workdir, held=True)
         self.best: Callable[[Sequence[int]], int | None] = lambda steps: None  # which of some steps scored best
         self.failed = 0  # the step of the last save, if it failed
         self.reason = ""
@@ -91,7 +95,7 @@ class Saves:
             self.manager.close()
             self._tidy()
             if processes.leads():
-                _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
+                _sweep(self.checkpoints)
             if self.losses:
                 gc.collect()  # what a failed save has left half done says so, unheard, while Python is still all there
         if kind is None:
@@ -111,7 +115,7 @@ class Saves:
     @property
     def newest(self) -> int:
         """The step of the newest checkpoint, 0 where there is none."""
-        return max(checkpoint.saved_steps(self.workdir), default=0)
+        return max(checkpoint.saved_steps(self.workdir.root), default=0)
 
     def streak(self, step: int) -> int:
         """How many of the last updates before a checkpoint were left out, in a row."""
@@ -136,6 +140,7 @@ class Saves:
         self._tidy()
         self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": owes}
         try:
+            self.workdir.check()  # before Orbax, which would make the folders anew
             checkpoint.save(self.manager, step, state, self.config, self.codec, manifest, sealed=True)
             self.failed = 0
         except (OSError, ValueError) as error:
@@ -157,7 +162,7 @@ class Saves:
         self.under_way = 0
         self._note()
         if processes.leads():
-            _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
+            _sweep(self.checkpoints)
 
     def give_up(self, step: int, error: OSError) -> None:
         """Counts a save as failed that was not begun, since something that has to be on disk before is not."""
@@ -169,8 +174,8 @@ class Saves:
         """The step of the newest whole checkpoint that a run is rolled back to, 0 where there is none; later ones are deleted."""
         self.settle()
         if processes.leads():
-            _sweep(checkpoint.absolute(self.workdir / "checkpoints"))
-        steps = [step for step in checkpoint.saved_steps(self.workdir) if not seals.fault(self._folder(step))]
+            _sweep(self.checkpoints)
+        steps = [step for step in checkpoint.saved_steps(self.workdir.root) if not seals.fault(self._folder(step))]
         good = self.good(steps) or 0
         self.rollbacks += 1
         processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what another has yet to read
@@ -194,20 +199,24 @@ class Saves:
         """What is kept however old it is."""
         return {step for step in (self.good(steps), self.best(steps)) if step is not None}
 
-    def _folder(self, step: int) -> epath.Path:
-        return checkpoint.absolute(self.workdir / "checkpoints") / str(step)
+    def _folder(self, step: int) -> Folder:
+        return self.checkpoints / str(step)
 
     def _finish(self) -> None:
         """Called by Orbax's thread when all arrays are written, before the folder gets its name."""
         self.ready()
         if processes.leads():
-            checkpoints = checkpoint.absolute(self.workdir / "checkpoints")
-            written = [path for path in seals.unfinished(checkpoints) if path.name.split(".")[0] == str(self.under_way)]
-            newest = max(written, key=lambda path: path.stat().mtime, default=None)  # one that could not be deleted may lie beside it
-            seals.seal(newest or self._folder(self.under_way), self.notes)  # in a bucket it has its name from the start
+            written = [entry for entry in seals.unfinished(self.checkpoints) if entry.name.split(".")[0] == str(self.under_way)]
+            newest = max(written, key=lambda entry: entry.modified, default=None)  # one that could not be deleted may lie beside it
+            # in a bucket it has its name from the start
+            seals.seal(self.checkpoints / newest.name if newest else self._folder(self.under_way), self.notes)
 
     def _lose(self, error: Exception) -> None:
         """Tells of a save that failed, and makes room."""
+        try:
+            self.workdir.check()  # what Orbax raises over a folder that has gone is of any kind
+        except OSError as gone:
+            error = gone
         if not isinstance(error, OSError) and "os_error_code" not in str(error):  # TensorStore's; all else is a fault of ours
             raise error
         if processes.count() > 1:
@@ -230,9 +239,23 @@ class Saves:
         """Deletes what a failed save has left, once none is under way. Orbax's threads may still have been writing when it failed."""
         if not self.failed or self.under_way:
             return
-        for folder in seals.unfinished(checkpoint.absolute(self.workdir / "checkpoints")):
-            with contextlib.suppress(OSError):  # then the next start sets it aside
-                folder.rmtree()
+        try:
+            for entry in seals.unfinished(self.checkpoints):
+                self.checkpoints.remove(entry.name)
+        except Refused:  # the workdir was moved or deleted in the midst of a save
+            _remove_stub(self.workdir.root)
+        except OSError:  # then the next start sets it aside
+            pass
+
+
+def _remove_stub(workdir: epath.Path) -> None:
+    """Deletes what Orbax has made anew in the place of a workdir, if it holds unfinished saves alone."""
+    place = folder(workdir)
+    with contextlib.suppress(OSError):
+        alone = [entry.name for entry in place.entries()] == ["checkpoints"]
+        if alone and all(seals.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
+            place.remove("checkpoints")
+            workdir.rmdir()
 
 
 def _reason(error: Exception) -> str:

@@ -34,6 +34,7 @@ from tinygen.sample import make_preview
 from tinygen.saves import Saves, recover
 from tinygen.scoring.during import by, check_scoring, make_scoring
 from tinygen.state import TrainState, graph_of, init_state
+from tinygen.workdir import files
 from tinygen.writers import check_writers
 
 
@@ -100,7 +101,7 @@ def run(
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
-    graphdef = graph_of(parts.create)
+    graphdef, place = graph_of(parts.create), files.folder(workdir, held=True)
     fed = bounded(config)
     jitted, argument = build.train_call(fed, parts, graphdef, shardings)
     with jax.set_mesh(layout.mesh), Saves(workdir, config, source.codec) as saves:
@@ -119,6 +120,8 @@ def run(
             return jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
 
         state = state_of(start)
+        if start and (changed := rundir.other_versions(checkpoint.newest_item(workdir, "manifest"), manifest)):
+            logging.warning("Resuming with other versions than saved step %d (%s): results may differ in the last bits", start, changed)
         guard = Guard(
             config.guard.policy, config.guard.skips, config.guard.rollbacks,
             skipped=int(state.guard["skipped"]), streak=saves.streak(start) if start else 0, attempt=int(state.guard["attempt"]),
@@ -127,7 +130,7 @@ def run(
         evaluate = make_evaluation(config, source, parts, graphdef, unwanted=unwanted)
         preview = make_preview(config, source, parts, graphdef)
         scoring = make_scoring(config, source, parts, graphdef, unwanted) if config.eval.every else lambda state: None
-        best = Best(workdir, by(config), start)
+        best = Best(place, by(config), start)
         saves.best = best.of if config.eval.best else saves.best
         with Record(
             workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt,
@@ -135,9 +138,9 @@ def run(
         ) as record:  # fmt: skip
             announce(workdir, state, start, steps, source)
             rundir.note(
-                workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
+                place, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
             )
-            show_data(workdir, source, train.preview_num)
+            show_data(place, source, train.preview_num)
             take_step = jitted
             if start < steps:
                 with record.watchdog.waiting_for("compiling"):
@@ -145,8 +148,7 @@ def run(
                 taken = footprint.measure(take_step, layout, abstract)
                 manifest |= taken.facts()
                 logging.info("%s", "\n".join(taken.lines()))
-            if not start or not rundir.described(workdir):
-                rundir.describe_run(workdir, source.codec, manifest)
+            rundir.describe_run(place, source.codec, manifest, start)
             loop = Loop(
                 fed, source, parts, take_step, evaluate, preview, scoring, saves, best, record, guard, Spikes(config.guard.spike), manifest,
                 stop, after_step,
@@ -167,16 +169,16 @@ def run(
                 state = state._replace(guard={**state.guard, "attempt": attempt})
                 record.roll_back(since, start, failed)
                 best.go_back(start)
-                rundir.note(workdir, since, "rollback", to=start)
+                rundir.note(place, since, "rollback", to=start)
     reached = int(state.step)
     if record.unwritten:
         raise UserError(f"{workdir}: step {reached} is saved, but the last {record.unwritten} lines of metrics.jsonl found no room")
     if stop.early:
-        rundir.note(workdir, reached, "stopped", signal=stop.name)
+        rundir.note(place, reached, "stopped", signal=stop.name)
         logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
     else:
         if reached > start or owed:
-            rundir.note(workdir, reached, "finished")
+            rundir.note(place, reached, "finished")
         after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
         logging.info("Done: %d steps in %s. %s", reached, workdir, after)
     return state
@@ -206,7 +208,7 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
     return (tree.get("ema", {}), tree.get("buffers", {})), {"init": noted}
 
 
-def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
+def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
     windows of text; and what the samples of every preview are asked to show.
     """
@@ -216,19 +218,19 @@ def show_data(workdir: epath.Path, source: DataSource, num: int) -> None:
         held_out = source.splits["validation"]
         prompts = list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
     if prompts and processes.leads():
-        rundir.write_whole(workdir / "prompts.txt", "\n".join(prompts) + "\n")
+        workdir.write("prompts.txt", "\n".join(prompts) + "\n")
     if codec.vocabulary is not None and processes.leads():
         windows = shown(codec.vocabulary, examples.take(np.arange(min(num, len(examples)))))
-        rundir.write_whole(workdir / "data.txt", "\n\n".join(windows) + "\n")
+        workdir.write("data.txt", "\n\n".join(windows) + "\n")
     if codec.kind != "image" or not processes.leads():
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
     batch = examples.take(indices)
-    media.save_png(workdir / "data.png", media.grid(decoding.pictures(codec, batch["x"])))
+    workdir.write("data.png", media.png(media.grid(decoding.pictures(codec, batch["x"]))))
     rows = [{"caption": caption} if caption else {} for caption in examples.captions(indices)]
     for row, label in zip(rows, batch.get("label", []), strict=False):
         row["label"] = codec.labels[label]
-    rundir.write_whole(workdir / "data.json", json.dumps(rows, indent=1) + "\n")
+    workdir.write("data.json", json.dumps(rows, indent=1) + "\n")
 
 
 def check_same_data(workdir: epath.Path, config: Config, fingerprint: str) -> None:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from etils import epath
 
 from tinygen.errors import UserError, unknown
+from tinygen.workdir.files import Folder
 
 PAUSE = 60.0  # seconds for which a writer that failed is left alone
 GLIMPSE = 200  # characters
+LONGEST = 100  # bytes of a run's name at wandb
 
 
 class WandbWriter:
@@ -28,20 +29,24 @@ class WandbWriter:
     Raises UserError where wandb cannot begin: not logged in, no network.
     """
 
-    def __init__(self, workdir: epath.Path, settings: Mapping[str, Any]):
+    def __init__(self, workdir: Folder, settings: Mapping[str, Any]):
         self.wandb: Any = importlib.import_module("wandb")
-        identity = workdir / "wandb_id"
-        folder = None if "://" in str(workdir) else os.fspath(workdir)  # wandb keeps its own files on a disk only
-        if not identity.exists():
-            identity.write_text(secrets.token_hex(8))
+        folder = None if "://" in str(workdir) else str(workdir)  # wandb keeps its own files on a disk only
+        if workdir.kind("wandb") not in (None, "folder"):
+            raise UserError(f"{workdir.path('wandb')} is no folder: wandb keeps its files there. Take it away.")
+        if workdir.read("wandb_id", LONGEST) is None:
+            workdir.write("wandb_id", secrets.token_hex(8))
+        identity = (workdir.read("wandb_id", LONGEST) or b"").decode("ascii", "replace")
         try:
             self.run = self.wandb.init(
-                project=os.environ.get("WANDB_PROJECT", "tinygen"), name=workdir.name, id=identity.read_text(), resume="allow",
+                project=os.environ.get("WANDB_PROJECT", "tinygen"), name=workdir.path().name, id=identity, resume="allow",
                 dir=folder, config=dict(settings), settings=self.wandb.Settings(init_timeout=20),
             )  # fmt: skip
         except self.wandb.Error as error:
             reason = " ".join(str(error).split())[:160]
-            raise UserError(f"wandb: {reason}\nRun 'wandb login', or set WANDB_MODE=offline to write to {workdir / 'wandb'}.") from error
+            raise UserError(
+                f"wandb: {reason}\nRun 'wandb login', or set WANDB_MODE=offline to write to {workdir.path('wandb')}."
+            ) from error
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         self.run.log(dict(scalars), step=step)
@@ -111,7 +116,7 @@ def verbatim(texts: list[str]) -> list[str]:
     return ["\n".join(f"    {line}" for line in text.split("\n")) for text in texts]
 
 
-WRITERS: dict[str, Callable[[epath.Path, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}
+WRITERS: dict[str, Callable[[Folder, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}
 
 
 def check_writers(names: str) -> None:
@@ -123,7 +128,7 @@ def check_writers(names: str) -> None:
             raise UserError(f"config.train.writers={names}: the package {name} is not installed: pip install 'tinygen[{name}]'")
 
 
-def extra_writers(names: str, workdir: epath.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+def extra_writers(names: str, workdir: Folder, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The writers of these names, "a,b", begun."""
     return {name: WRITERS[name](workdir, settings) for name in _split(names)}
 

@@ -134,11 +134,3 @@ def _vocabulary(parts: build.Parts) -> Vocabulary:
     if parts.codec.vocabulary is None:
         raise ValueError("a run on text has a vocabulary")
     return parts.codec.vocabulary
-
-
-UNSEEN = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-def printable(text: str) -> str:
-    """Text for a terminal, to which some characters are commands."""
-    return text.replace("\r\n", "\n").translate(UNSEEN)

@@ -1,6 +1,7 @@
 """`tinygen report`: one HTML file of a run, or of several side by side, that opens from disk without a network."""
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +13,14 @@ from tinygen.errors import UserError
 from tinygen.report import charts, page, texts
 from tinygen.report.pictures import BUDGET, Album, pack
 from tinygen.report.run import Run, read
+from tinygen.terminal import say
+from tinygen.workdir.files import File, folder
 
 
 def main(workdirs: Sequence[str], *, out: str | None) -> int:
-    """Writes the report of the runs in `workdirs` to `out` (default: report.html in the first) and says where it is and what it lacks."""
+    """Writes the report of the runs in `workdirs` to `out` (default: `default_target`) and prints where it is and what it lacks."""
     runs = [read(path, name) for path, name in zip(workdirs, names(workdirs), strict=True)]
-    target = epath.Path(out) if out else runs[0].folder / "report.html"
+    target = epath.Path(out) if out else default_target(runs)
     if target.is_dir():
         raise UserError(f"--out={target} is a folder: give the name of a file, for example --out={target / 'report.html'}")
     if not target.parent.exists():
@@ -25,28 +28,37 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
     text, notes = build(runs, target, time.time())
     content = text.encode("utf-8", "replace")  # a file may hold half a character
     write(target, content)
-    print(f"{target}  {len(content) / 1e6:.1f} MB")
+    say(f"{target}  {len(content) / 1e6:.1f} MB")
     for run in runs:
         for problem in run.problems:
-            print(f"  {run.name}: {problem}")
+            say(f"  {run.name}: {problem}")
     for note in notes:
-        print(f"  {note}")
+        say(f"  {note}")
     return 0
+
+
+def default_target(runs: Sequence[Run]) -> epath.Path:
+    """report.html in a run's folder; of several runs, beside the first one's folder, where it replaces no run's own."""
+    first = runs[0].folder.path()
+    if len(runs) == 1:
+        return first / "report.html"
+    names = [re.sub(r"[^\w.+-]+", "-", run.name)[:40] for run in runs]
+    return first.parent / f"report-{'-'.join(names[:4])}{f'-and-{len(names) - 4}-more' * (len(names) > 4)}.html"
 
 
 def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUDGET) -> tuple[str, list[str]]:
     """(the page, what it says of all runs together). Adds to each run's problems what its pictures show."""
-    groups = [[run.folder / "data.png"] for run in runs if (run.folder / "data.png").exists()]
+    groups = [[File(run.folder, "data.png")] for run in runs if run.folder.kind("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
-    groups += [[path for path in group if path.suffix == ".png"] for group in previews]
+    groups += [[path for path in group if path.path.suffix == ".png"] for group in previews]
     album = pack(groups, budget)
-    words, unread = texts.read([path for group in previews for path in group if path.suffix == ".txt"])
+    words, unread = texts.read([path for group in previews for path in group if path.path.suffix == ".txt"])
     for run in runs:
-        damaged = {path: problem for path, problem in (album.problems | unread).items() if run.folder in path.parents}
-        run.problems += [f"{path.relative_to(run.folder)} cannot be shown: {problem}" for path, problem in damaged.items()]
+        damaged = {path: problem for path, problem in (album.problems | unread).items() if path.folder is run.folder}
+        run.problems += [f"{path.name} cannot be shown: {problem}" for path, problem in damaged.items()]
     blobs = list(dict.fromkeys(each.data for each in album.pictures.values()))
     number = {path: blobs.index(each.data) for path, each in album.pictures.items()}
-    links = [relative(run.folder, target) for run in runs]
+    links = [relative(run.folder.path(), target) for run in runs]
     notes = [album.note] if album.note else []
     data = {
         "runs": [run.name for run in runs],
@@ -61,7 +73,7 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
     return page.render(runs, links, notes, data, blobs, now), notes
 
 
-def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[epath.Path, dict[str, Any]]) -> list[dict[str, Any]]:
+def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[File, dict[str, Any]]) -> list[dict[str, Any]]:
     """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of preview, each run's through its steps, and what they
     were asked to show.
 
@@ -72,7 +84,7 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[epath.Pat
         shown = []
         for index, (run, link) in enumerate(zip(runs, links, strict=True)):
             held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in seen}
-            pictures = [seen[path] | {"file": None if link is None else f"{link}samples/{quote(path.name)}"} for path in held.values()]
+            pictures = [seen[path] | {"file": None if link is None else f"{link}{quote(path.name)}"} for path in held.values()]
             if held:
                 asked = run.prompts if name == "samples" else []
                 shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=asked))
@@ -81,15 +93,15 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[epath.Pat
     return made
 
 
-def picture(album: Album, number: dict[epath.Path, int], path: epath.Path) -> dict[str, Any]:
+def picture(album: Album, number: dict[File, int], path: File) -> dict[str, Any]:
     return dict(blob=number[path], width=album.pictures[path].width, height=album.pictures[path].height)
 
 
-def examples(runs: Sequence[Run], album: Album, number: dict[epath.Path, int]) -> list[dict[str, Any]]:
+def examples(runs: Sequence[Run], album: Album, number: dict[File, int]) -> list[dict[str, Any]]:
     """Each run's training examples; once and for no run in particular where all have the same."""
     made = []
     for index, run in enumerate(runs):
-        path = run.folder / "data.png"
+        path = File(run.folder, "data.png")
         if path in number:
             made.append(dict(run=index, captions=captions(run), **picture(album, number, path)))
     same = len(made) == len(runs) and len({(each["blob"], *each["captions"]) for each in made}) == 1
@@ -135,10 +147,7 @@ def relative(folder: epath.Path, target: epath.Path) -> str | None:
 
 def write(target: epath.Path, content: bytes) -> None:
     """Writes the page in one piece, so that one that is open in a browser is never half of two."""
-    fresh = target.with_name(f"{target.name}.new")
     try:
-        fresh.write_bytes(content)
-        fresh.replace(target)
+        folder(target.parent).write(target.name, content)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise UserError(f"{target} cannot be written ({error.strerror}): give another --out") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.report.run import Run, Series
+from tinygen.report.run import Run, Series, finite
 
 POINTS = 2000  # of a curve, about
 BIN = re.compile(r"(?P<name>.+)_t(?P<bin>\d+)")
@@ -77,8 +77,8 @@ class Charts:
         """A number's line of each run that has it, times a factor that is one of the run's settings or of its manifest."""
         drawn = []
         for index, run in enumerate(self.runs):
-            scale = {**run.settings, **run.manifest}.get(factor) if factor else 1
-            if name in run.series and isinstance(scale, int | float):
+            scale = finite({**run.settings, **run.manifest}.get(factor)) if factor else 1.0
+            if name in run.series and scale is not None:
                 drawn.append(_line(index, Series(run.series[name].steps, run.series[name].values * scale), label or name, **style))
         return drawn
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from tinygen.report.run import Run, ago, clock
+from tinygen.report.run import Run, ago, clock, finite
 
 HELD = {  # names in a manifest's memory_per_device, as the page says them
     "params": "parameters",
@@ -77,7 +77,7 @@ def table(head: Sequence[str], rows: Sequence[str], label: str, attributes: str 
 def card(index: int, run: Run, now: float) -> str:
     """A run's name, state, last numbers and what it ran on."""
     state = run.status(now)
-    rate, batch = run.recent("steps_per_s"), run.settings.get("batch_size")
+    rate, batch = run.recent("steps_per_s"), finite(run.settings.get("batch_size"))
     name, what = ("raw_loss", ", before weighting") if _weighted(run) else ("loss", "")
     numbers = [
         (f"loss{what}, mean of the last 5 %", _figure(run.recent(name))),
@@ -86,7 +86,7 @@ def card(index: int, run: Run, now: float) -> str:
         ("held out, velocity, averaged weights", _figure(run.last("eval_ema_velocity_loss"))),
         ("bits a byte, averaged weights", _figure(run.last("eval_ema_bits_per_byte"))),
         ("steps/s", _figure(rate)),
-        ("examples/s", f"{rate * batch:,.0f}" if rate is not None and isinstance(batch, int) else ""),
+        ("examples/s", f"{rate * batch:,.0f}" if rate is not None and batch is not None else ""),
     ]
     tiles = "".join(f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd></div>" for label, value in numbers if value)
     facts = "".join(f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd></div>" for label, value in _facts(run, now) if value)
@@ -110,12 +110,12 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
     known, count = run.manifest, run.manifest.get("parameters")
     device = f"{known.get('device_count', 1)} × {known['device_kind']}" if "device_kind" in known else str(run.start.get("device", ""))
     model, objective, source = (run.settings.get(f"{part}.name", "?") for part in ("model", "objective", "data"))
-    flops, rate = known.get("flops_per_step"), run.recent("steps_per_s")
-    arithmetic = f"{flops * rate / 1e12:.3g} TFLOP/s" if isinstance(flops, int | float) and rate else ""
+    flops, rate = finite(known.get("flops_per_step")), run.recent("steps_per_s")
+    arithmetic = f"{flops * rate / 1e12:.3g} TFLOP/s" if flops and rate else ""
     wait, memory = run.recent("data_wait"), run.last("memory_gib")
     mesh, held, versions = known.get("mesh"), known.get("memory_per_device"), known.get("versions")
     axes = " × ".join(f"{axis} {size}" for axis, size in mesh.items()) if isinstance(mesh, Mapping) else ""
-    sizes = [(name, size) for name, size in held.items() if isinstance(size, int) and size] if isinstance(held, Mapping) else []
+    sizes = [(name, size) for name, each in held.items() if (size := finite(each))] if isinstance(held, Mapping) else []
     packages = (
         ", ".join(f"{name} {number}" for name, number in versions.items() if number != "unknown") if isinstance(versions, Mapping) else ""
     )
@@ -212,11 +212,18 @@ def _sentence(value: Any) -> str:
     return ", ".join(parts) or "nothing"
 
 
+def _there(run: Run, name: str) -> bool:
+    try:
+        return run.folder.kind(name) in ("file", "folder")
+    except OSError:
+        return False
+
+
 def files(run: Run, link: str | None) -> str:
     """Links to what the folder holds, and the commands that go on from it."""
     folder = str(run.folder)
     names = ("config.json", "manifest.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "codec/codec.json", "samples", "checkpoints")
-    there = [name for name in names if (run.folder / name).exists()]
+    there = [name for name in names if _there(run, name)]
     items = "".join(
         f'<li><a href="{text(link + name)}">{text(name)}</a></li>' if link is not None else f"<li>{text(name)}</li>" for name in there
     )

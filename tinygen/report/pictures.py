@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from etils import epath
 from PIL import Image, UnidentifiedImageError
+
+from tinygen.workdir.files import PICTURE, File
 
 BUDGET = 12_000_000  # characters of all pictures together, in base64
 WEBP_SIDE = 16383  # the format's limit
+PIXELS = 2**25  # of a picture; a grid of 64 images of 512 x 512 has half as many
 
 
 @dataclasses.dataclass
@@ -27,10 +29,10 @@ class Picture:
 
 @dataclasses.dataclass
 class Album:
-    """Pictures by their path, and what had to be done or left out to hold them."""
+    """Pictures by their file, and what had to be done or left out to hold them."""
 
-    pictures: dict[epath.Path, Picture]
-    problems: dict[epath.Path, str]
+    pictures: dict[File, Picture]
+    problems: dict[File, str]
     note: str = ""
 
     @property
@@ -38,7 +40,7 @@ class Album:
         return sum(len(picture.data) for picture in self.pictures.values())
 
 
-def pack(groups: Sequence[Sequence[epath.Path]], budget: int = BUDGET) -> Album:
+def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
     """Pictures without loss if they fit the budget, else as lossy WebP, else fewer of each group: its first and its last stay.
 
     Beside the WebP stands the file itself, where it is the smaller.
@@ -51,7 +53,9 @@ def pack(groups: Sequence[Sequence[epath.Path]], budget: int = BUDGET) -> Album:
         return album
     for quality in (90, 75):
         lossy = _encode(list(album.pictures), functools.partial(_lossy, quality), album.problems)
-        album.pictures = {path: min(stored, lossy[path], key=lambda each: len(each.data)) for path, stored in album.pictures.items()}
+        album.pictures = {
+            path: min(stored, lossy.get(path, stored), key=lambda each: len(each.data)) for path, stored in album.pictures.items()
+        }
         album.note = (
             f"Pictures are lossy WebP (quality {quality}): without loss they take {whole / 1e6:.3g} MB, allowed are {budget / 1e6:.3g}."
         )
@@ -67,40 +71,42 @@ def pack(groups: Sequence[Sequence[epath.Path]], budget: int = BUDGET) -> Album:
     return album
 
 
-def _spread(items: list[epath.Path], count: int) -> list[epath.Path]:
+def _spread(items: list[File], count: int) -> list[File]:
     """`count` of the items (two at least, if there are two), evenly spread, the first and the last among them."""
     count = max(2, count)
     return items if len(items) <= count else [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
 
-def _encode(
-    paths: list[epath.Path], encode: Callable[[epath.Path, Image.Image], bytes], problems: dict[epath.Path, str]
-) -> dict[epath.Path, Picture]:
+def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], problems: dict[File, str]) -> dict[File, Picture]:
     pictures = {}
     for path in paths:
         try:
+            stored = path.read(PICTURE)
             with (
-                warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
-                Image.open(io.BytesIO(path.read_bytes()), formats=("PNG",)) as image,
+                warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),  # for we have a limit of our own
+                Image.open(io.BytesIO(stored), formats=("PNG",)) as image,
             ):
+                if image.width * image.height > PIXELS:
+                    raise ValueError(f"{image.width} x {image.height} pixels, and at most {PIXELS:,} are shown")
                 image.load()
-                content = encode(path, image)
+                content = encode(stored, image)
                 kind = "png" if content.startswith(b"\x89PNG") else "webp"
                 pictures[path] = Picture(image.width, image.height, f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            problems[path] = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
+        except UnidentifiedImageError:
+            problems[path] = "it is no picture"
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            problems[path] = getattr(error, "strerror", None) or str(error)
     return pictures
 
 
-def _lossless(path: epath.Path, image: Image.Image) -> bytes:
-    stored = path.read_bytes()
+def _lossless(stored: bytes, image: Image.Image) -> bytes:
     if max(image.size) > WEBP_SIDE:
         return stored
     return min(stored, _webp(image, lossless=True, quality=50, method=2), key=len)
 
 
-def _lossy(quality: int, path: epath.Path, image: Image.Image) -> bytes:
-    return path.read_bytes() if max(image.size) > WEBP_SIDE else _webp(image, quality=quality, method=2)
+def _lossy(quality: int, stored: bytes, image: Image.Image) -> bytes:
+    return stored if max(image.size) > WEBP_SIDE else _webp(image, quality=quality, method=2)
 
 
 def _webp(image: Image.Image, **options: Any) -> bytes:

@@ -1,11 +1,11 @@
 """One run's folder, read whatever state it is in: what can be read is kept, what cannot is named in `problems`."""
 
+import collections
 import dataclasses
 import json
 import math
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,13 @@ from etils import epath
 
 from tinygen.config import flatten
 from tinygen.errors import UserError
+from tinygen.workdir.files import JSON, MIB, TEXT, Entry, File, Folder, folder
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
 SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.(png|txt)")
+SHOWN_BYTES = 32 * MIB  # at the end of each file of JSON lines
+MOST_LINES, MOST_SERIES = 2000, 500  # that a page can show
+LISTED = 12  # names in one notice
 QUIET = 15 * 60  # seconds without a new line after which a run is no longer called running
 
 
@@ -37,14 +41,14 @@ class Run:
     examples: the labels and captions of data.png, in its order
     """
 
-    folder: epath.Path
+    folder: Folder
     name: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
     series: dict[str, Series] = dataclasses.field(default_factory=dict)
     events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    grids: dict[str, dict[int, epath.Path]] = dataclasses.field(default_factory=dict)
+    grids: dict[str, dict[int, File]] = dataclasses.field(default_factory=dict)
     prompts: list[str] = dataclasses.field(default_factory=list)
     examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     checkpoints: list[int] = dataclasses.field(default_factory=list)
@@ -99,72 +103,95 @@ class Run:
 
 def read(path: str, name: str) -> Run:
     """The run in a folder. Raises UserError where there is none."""
-    run = Run(epath.Path(path), name)
-    if not run.folder.exists():
+    place = epath.Path(path)
+    if not place.exists():
         raise UserError(f"--workdir={path}: there is no such folder (several are separated by commas)")
-    if not run.folder.is_dir():
+    if not place.is_dir():
         raise UserError(f"--workdir={path} is a file: give the folder of a run")
-    if not any((run.folder / mark).exists() for mark in MARKS):
+    run = Run(folder(path), name)
+    found = {entry.name: entry for entry in run.folder.entries()}
+    if not found.keys() & {*MARKS}:
         raise UserError(f"--workdir={path} holds no run: there is none of {', '.join(MARKS)} in it")
     run.settings = flatten(_object(run, "config.json"))
     run.manifest = _object(run, "manifest.json")
-    run.series = _series(run)
-    run.evaluations = list(_lines(run, "eval.jsonl"))
+    if "metrics.jsonl" in found:
+        run.last_written = found["metrics.jsonl"].modified
+        run.series = _series(run)
+    else:
+        run.problems.append("metrics.jsonl is missing: no curves")
+    run.evaluations = _lines(run, "eval.jsonl", MOST_LINES)
     run.events = _events(run) + run.events
     run.grids = _grids(run)
     run.prompts = _prompts(run)
     run.examples = _examples(run)
-    checkpoints = run.folder / "checkpoints"
-    names = [each.name for each in checkpoints.iterdir()] if checkpoints.is_dir() else []
+    names = [entry.name for entry in _entries(run, "checkpoints") if entry.kind == "folder"]
     run.checkpoints = sorted(int(name) for name in names if re.fullmatch("[0-9]{1,10}", name))
     return run
 
 
-def _object(run: Run, name: str) -> dict[str, Any]:
-    path = run.folder / name
-    if not path.exists():
-        run.problems.append(f"{name} is missing")
-        return {}
+def _read(run: Run, name: str, most: int) -> bytes | None:
+    """The content of a file; None, and a problem, where it cannot be read; None where there is none."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        run.problems.append(f"{name} is damaged: {error}")
-        return {}
-    if not isinstance(content, dict):
-        run.problems.append(f"{name} is damaged: it holds no object")
-        return {}
-    return content
-
-
-def _lines(run: Run, name: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines. A torn last line belongs to a run that is writing it, and is left out in silence."""
-    path = run.folder / name
-    try:
-        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+        return run.folder.read(name, most)
     except OSError as error:
         run.problems.append(f"{name} cannot be read: {error.strerror}")
-        return
-    torn = []
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        try:
-            content = json.loads(line)
-        except (ValueError, RecursionError):
-            content = None
-        if isinstance(content, dict):
-            yield content
-        elif line.strip() and line.endswith("\n"):
-            torn.append(number)
+        return None
+
+
+def _entries(run: Run, name: str) -> list[Entry]:
+    try:
+        return run.folder.entries(name)
+    except OSError as error:
+        run.problems.append(f"{name} cannot be read: {error.strerror}")
+        return []
+
+
+def _object(run: Run, name: str) -> dict[str, Any]:
+    content = _read(run, name, JSON)
+    if content is None:
+        if not any(problem.startswith(name) for problem in run.problems):
+            run.problems.append(f"{name} is missing")
+        return {}
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        run.problems.append(f"{name} is damaged: {error}")
+        return {}
+    if not isinstance(tree, dict):
+        run.problems.append(f"{name} is damaged: it holds no object")
+        return {}
+    return tree
+
+
+def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines. A torn last line belongs to a run that is writing it, and is left out without a word.
+
+    most: of the last of them
+    """
+    found: collections.deque[dict[str, Any]] = collections.deque(maxlen=most)
+    torn, count = [], 0
+    try:
+        for number, line in enumerate(run.folder.lines(name, last=SHOWN_BYTES), 1):
+            try:
+                content = None if line is None else json.loads(line)
+            except (ValueError, RecursionError):
+                content = None
+            if isinstance(content, dict):
+                found.append(content)
+                count += 1
+            elif line is None or (line.strip() and line.endswith(b"\n")):
+                torn.append(number)
+    except OSError as error:
+        run.problems.append(f"{name} cannot be read: {error.strerror}")
     if torn:
         run.problems.append(f"{name}: {len(torn)} damaged line(s) left out, the first is line {torn[0]}")
+    if count > len(found):
+        run.problems.append(f"{name}: only the last {len(found):,} of {count:,} lines are shown")
+    return list(found)
 
 
 def _series(run: Run) -> dict[str, Series]:
     """The columns of metrics.jsonl. Of lines with the same step the later one holds: it was written after a restart."""
-    path = run.folder / "metrics.jsonl"
-    if not path.exists():
-        run.problems.append("metrics.jsonl is missing: no curves")
-        return {}
-    run.last_written = path.stat().mtime
     lines, strange = {}, set()
     for line in _lines(run, "metrics.jsonl"):
         step = line.pop("step", None)
@@ -179,47 +206,47 @@ def _series(run: Run) -> dict[str, Series]:
     columns: dict[str, tuple[list[int], list[float]]] = {}
     for step in sorted(lines):
         for name, value in lines[step].items():
-            if isinstance(value, int | float):
+            if name not in columns and len(columns) == MOST_SERIES:
+                strange.add(f"all after the first {MOST_SERIES}")
+            elif isinstance(value, int | float):
                 steps, values = columns.setdefault(name, ([], []))
                 steps.append(step)
-                values.append(_finite(value))
+                values.append(math.nan if (number := finite(value)) is None else number)
             else:
                 strange.add(name)
     if strange:
-        run.problems.append(f"metrics.jsonl: no numbers, so not drawn: {', '.join(sorted(strange))}")
+        run.problems.append(f"metrics.jsonl: not drawn, for want of numbers or of room: {_few(sorted(strange))}")
     if not columns:
         run.problems.append("metrics.jsonl holds no numbers yet: no curves")
     series = {name: Series(np.array(steps, np.int64), np.array(values)) for name, (steps, values) in columns.items()}
     holes = {name: int(np.isnan(each.values).sum()) for name, each in series.items() if np.isnan(each.values).any()}
     if holes:
-        run.problems.append("metrics.jsonl: not finite " + ", ".join(f"{name} ({count}x)" for name, count in holes.items()))
+        run.problems.append(f"metrics.jsonl: not finite {_few([f'{name} ({count}x)' for name, count in holes.items()])}")
     return series
 
 
-def _finite(value: float) -> float:
-    """NaN for infinities too, and for integers that no float can hold."""
+def finite(value: Any) -> float | None:
+    """A number as a float; None for what is none, and for what no finite float holds."""
     try:
-        return float(value) if math.isfinite(value) else math.nan
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:
-        return math.nan
+        return None
 
 
 def _events(run: Run) -> list[dict[str, Any]]:
     """events.jsonl, and those changes of the configuration that only the older config_changes.jsonl tells."""
-    events = list(_lines(run, "events.jsonl"))
+    events = _lines(run, "events.jsonl", MOST_LINES)
     told = [event.get("changes") for event in events]
-    older = [{"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl") if changes not in told]
+    older = [{"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl", MOST_LINES) if changes not in told]
     return older + events
 
 
-def _grids(run: Run) -> dict[str, dict[int, epath.Path]]:
-    folder = run.folder / "samples"
-    grids: dict[str, dict[int, epath.Path]] = {}
+def _grids(run: Run) -> dict[str, dict[int, File]]:
+    grids: dict[str, dict[int, File]] = {}
     others = 0
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        match = SHOWN.fullmatch(path.name)
-        if match:
-            grids.setdefault(match[2] or "samples", {})[int(match[1])] = path
+    for entry in _entries(run, "samples"):
+        if match := SHOWN.fullmatch(entry.name):
+            grids.setdefault(match[2] or "samples", {})[int(match[1])] = File(run.folder, f"samples/{entry.name}")
         else:
             others += 1
     if not grids:
@@ -230,24 +257,21 @@ def _grids(run: Run) -> dict[str, dict[int, epath.Path]]:
 
 
 def _prompts(run: Run) -> list[str]:
-    path = run.folder / "prompts.txt"
-    try:
-        return path.read_bytes().decode("utf-8", "replace").splitlines() if path.exists() else []
-    except OSError as error:
-        run.problems.append(f"prompts.txt cannot be read: {error.strerror}")
-        return []
+    return (_read(run, "prompts.txt", TEXT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
 
 
 def _examples(run: Run) -> list[dict[str, Any]]:
-    path = run.folder / "data.json"
-    if not path.exists():
-        return []
+    content = _read(run, "data.json", TEXT)
     try:
-        examples = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        examples = json.loads(content or b"[]")
+    except (ValueError, RecursionError) as error:
         run.problems.append(f"data.json is damaged: {error}")
         return []
-    return [example for example in examples if isinstance(example, dict)] if isinstance(examples, list) else []
+    return [example for example in examples if isinstance(example, dict)][:MOST_LINES] if isinstance(examples, list) else []
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def ago(seconds: float) -> str:

@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 
-from etils import epath
+from tinygen.workdir.files import TEXT, File
 
 LONGEST = 20_000  # characters of one
 ROOM = 4_000_000  # of all together
 
 
-def read(paths: Sequence[epath.Path]) -> tuple[dict[epath.Path, str], dict[epath.Path, str]]:
+def read(paths: Sequence[File]) -> tuple[dict[File, str], dict[File, str]]:
     """(texts by their path, what is wrong with those that cannot be read)."""
     most = min(LONGEST, ROOM // max(1, len(paths)))
     texts, problems = {}, {}
     for path in paths:
         try:
-            text = path.read_bytes().decode("utf-8", "replace")
+            text = path.read(TEXT).decode("utf-8", "replace")
         except OSError as error:
             problems[path] = str(error.strerror)
             continue

@@ -10,6 +10,7 @@ from etils import epath
 
 from tinygen import media
 from tinygen.errors import UserError
+from tinygen.workdir.files import folder
 
 TYPES = {"nfe": int, "guidance": float, "sampler": str, "time_grid": str, "shift": float, "tolerance": float}
 WIDE = 8  # times the least value the greatest is, from where on an axis is logarithmic
@@ -68,5 +69,6 @@ def plot(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str
     names = [", ".join(f"{setting} {value}" for setting, value in other.items()) or name for other in others]
     curves = np.column_stack([np.asarray(points[across], float)[order], scores[order]])
     ends = min(points[across]), max(points[across])
-    media.save_png(path, media.plot(curves, names, across, name, log_x=ends[0] > 0 and WIDE * ends[0] <= ends[1]))
+    picture = media.plot(curves, names, across, name, log_x=ends[0] > 0 and WIDE * ends[0] <= ends[1])
+    folder(path.parent).write(path.name, media.png(picture))
     return True

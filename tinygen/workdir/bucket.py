@@ -1,0 +1,79 @@
+"""A folder in an object store, gs://, which knows whole files alone, and neither links nor pipes."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from etils import epath
+
+from tinygen.workdir.disk import LINES, Entry, Folder, up_to
+
+
+class Bucket(Folder):
+    """A folder in an object store, by epath."""
+
+    def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
+        del held  # a store's folders are not moved
+        super().__init__(root, *inside)
+
+    def kind(self, name: str = "") -> str | None:
+        path = self.path(name)
+        return "folder" if path.is_dir() else "file" if path.exists() else None
+
+    def entries(self, name: str = "") -> list[Entry]:
+        paths = sorted(self.path(name).iterdir()) if self.path(name).exists() else []
+        return [self._entry(path) for path in paths]
+
+    @contextlib.contextmanager
+    def open(self, name: str, flags: int = os.O_RDONLY, mode: str = "rb") -> Iterator[BinaryIO]:
+        if flags != os.O_RDONLY:
+            raise NotImplementedError("a file in an object store is written as a whole")
+        with self.path(name).open(mode) as file:
+            yield file  # type: ignore[misc]
+
+    def read(self, name: str, most: int) -> bytes | None:
+        try:
+            with self.open(name) as file:
+                return up_to(file, most, self.path(name))
+        except FileNotFoundError:
+            return None
+
+    def lines(self, name: str, last: int | None = None) -> Iterator[bytes | None]:
+        content = self.read(name, LINES) or b""
+        if last is not None and len(content) > last:
+            content = content[-last:].partition(b"\n")[2]
+        yield from content.splitlines(keepends=True)
+
+    def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
+        if isinstance(content, str):
+            content = content.encode("utf-8", "backslashreplace")
+        self.path(name).write_bytes(content if isinstance(content, bytes) else b"".join(content))
+
+    def append(self, name: str, text: str) -> None:
+        self.write(name, (self.read(name, LINES) or b"") + text.encode("utf-8", "backslashreplace"))
+
+    def make(self, name: str = "") -> None:
+        self.path(name).mkdir(parents=True, exist_ok=True)
+
+    def remove(self, name: str) -> None:
+        path = self.path(name)
+        if path.is_dir():
+            path.rmtree()
+        else:
+            path.unlink(missing_ok=True)
+
+    def move(self, name: str, to: str) -> None:
+        raise NotImplementedError("an object store cannot move a folder")
+
+    def sweep(self, name: str = "") -> None:
+        """Nothing to do: a store writes whole files or none."""
+
+    def check(self) -> None:
+        """Nothing to do: whatever path is given can be written to."""
+
+    def _entry(self, path: epath.Path) -> Entry:
+        if path.is_dir():
+            return Entry(path.name, "folder", 0, 0.0)
+        status = path.stat()
+        return Entry(path.name, "file", status.length, status.mtime)

@@ -1,0 +1,51 @@
+"""Every read and write below a workdir goes through a `Folder`: on a disk, or in an object store."""
+
+import errno
+import json
+import os
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from tinygen.errors import UserError
+from tinygen.workdir.bucket import Bucket
+from tinygen.workdir.disk import LINES, MIB, Entry, Folder, Refused
+
+__all__ = ["JSON", "LINES", "MIB", "PICTURE", "TEXT", "Entry", "File", "Folder", "Refused", "folder", "read_json"]
+
+# Limits of what is read as a whole, bytes
+JSON = 64 * MIB  # parsed, the worst of them takes 1.4 GiB
+PICTURE = 64 * MIB
+TEXT = 16 * MIB
+
+
+def folder(root: epath.PathLike, *inside: str, held: bool = False) -> Folder:
+    """The folder at a path, on a disk or in an object store."""
+    return (Bucket if "://" in str(root) else Folder)(root, *inside, held=held)
+
+
+class File(NamedTuple):
+    """Something in a folder, which may turn out to be no file."""
+
+    folder: Folder
+    name: str
+
+    @property
+    def path(self) -> epath.Path:
+        return self.folder.path(self.name)
+
+    def read(self, most: int) -> bytes:
+        """Its content. Raises OSError where there is none, and where it is larger than `most` bytes."""
+        content = self.folder.read(self.name, most)
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+        return content
+
+
+def read_json(folder: Folder, name: str) -> Any:
+    """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
+    try:
+        content = folder.read(name, JSON)
+        return None if content is None else json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{folder.path(name)} is damaged ({error}): put it back, or give another --workdir") from error
