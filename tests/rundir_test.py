@@ -115,7 +115,7 @@ def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finish
 def test_an_event_after_a_torn_line_stands_on_its_own(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"step": 1}\n{"ste')
     rundir.note(folder(tmp_path), 2, "start")
-    rundir.note(epath.Path(tmp_path), 3, "stopped")
+    rundir.note(folder(tmp_path), 3, "stopped")
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert lines[:2] == ['{"step": 1}', '{"ste']
     assert [json.loads(line)["step"] for line in lines[2:]] == [2, 3]
