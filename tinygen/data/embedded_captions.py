@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tinygen.data.base import DataSource, Examples, drawing
+from tinygen.data.captions import counted
 from tinygen.data.codec import Batch, Field
 from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
 from tinygen.data.tokenizers import normal
@@ -46,6 +47,9 @@ class BesideEmbeddings:
 
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
+
+    def names(self, indices: np.ndarray) -> list[str]:
+        return self.examples.names(indices)
 
 
 def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> DataSource:
@@ -91,6 +95,7 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
         splits=splits,
         draw=drawing(source.draw, splits["train"].beside),
         fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
+        contents=source.contents.also(facts=_facts(prepared)),
         summary=(*source.about(), *_summary(prepared)),
     )
 
@@ -144,13 +149,18 @@ def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) 
     return Values(files_of(folder, split)[0], values.offset, text.features), ends
 
 
+def _facts(prepared: Prepared) -> dict[str, str]:
+    values = {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
+    return {"the text encoder": prepared.text.sha256[:16], **values}
+
+
 def _told(text: Embedded) -> str:
     return f"{text.encoder} (sha256 {text.sha256[:16]}), {text.length} tokens of {text.features} features"
 
 
 def _summary(prepared: Prepared) -> list[str]:
-    train = prepared.splits["train"]
-    lines = [f"captions for {train.captioned:,} of {train.num:,} training images, as embeddings by {_told(prepared.text)}"]
+    counts = counted({split: (each.captioned, each.num) for split, each in prepared.splits.items()})
+    lines = [f"{counts}, as embeddings by {_told(prepared.text)}"]
     for split, each in prepared.splits.items():
         if each.cut:
             lines.append(f"{each.cut:,} captions of {split} have more than {prepared.text.length} tokens; their ends are cut off")
