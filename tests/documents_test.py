@@ -65,7 +65,7 @@ def test_what_lies_beside_text_files_is_counted_by_kind(tmp_path):
     assert documents.passed_over(str(tmp_path / "a.txt")) == documents.passed_over(str(tmp_path / "sub" / "none")) == []
     (tmp_path / "only").mkdir()
     written(tmp_path / "only" / "words", "no extension")
-    with pytest.raises(UserError, match="there is no .txt file in this folder; passed over: 1 without an extension"):
+    with pytest.raises(UserError, match=r"there is no \.txt file in this folder; passed over: 1 without an extension"):
         documents.find(str(tmp_path / "only"), "")
 
 

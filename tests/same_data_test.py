@@ -2,16 +2,20 @@
 
 import json
 
+import prepare_text
 import pytest
+import told
 from etils import epath
 from PIL import Image
 
-from tinygen import config, same_data, train
+from tinygen import config, same_data, text_encoder, train
 from tinygen.data import contents, images, naming
 from tinygen.data.captions import captioned
 from tinygen.data.contents import Contents
+from tinygen.data.embedded_captions import embedded
 from tinygen.data.folder import folder
 from tinygen.data.text import text
+from tinygen.errors import UserError
 
 FOLDER, TEXT = (
     {key: value for key, value in config.base(data=dict(name=name)).data.to_dict().items() if key not in ("name", "overfit")}
@@ -50,7 +54,7 @@ def words(root, **changes):
     return text(**{**TEXT, "path": str(root), "length": 8, "known": None, **changes})
 
 
-def told(workdir, before, now):
+def said_of(workdir, before, now):
     assert before.fingerprint != now.fingerprint
     return same_data.difference(workdir, before.fingerprint, now)
 
@@ -63,14 +67,14 @@ def test_files_that_were_added_removed_and_changed_are_named(photos, workdir):
     for number in (4, 5, 6, 7):
         put(photos / f"{number}.png", 100)
     said = "1 file added: 'new.png'; 1 file removed: '3.png'; 4 files changed: '4.png', '5.png', '6.png', ..."
-    assert told(workdir, before, pictures(photos)) == said
+    assert said_of(workdir, before, pictures(photos)) == said
 
 
 def test_a_picture_that_can_no_longer_be_read_is_one_that_was_removed(photos, workdir):
     before = pictures(photos)
     same_data.keep(workdir, before)
     (photos / "3.png").write_text("words")
-    assert told(workdir, before, pictures(photos)) == "1 file removed: '3.png'"
+    assert said_of(workdir, before, pictures(photos)) == "1 file removed: '3.png'"
 
 
 def test_other_labels_and_captions_of_the_same_pictures_are_named_by_the_pictures(photos, workdir):
@@ -83,9 +87,9 @@ def test_other_labels_and_captions_of_the_same_pictures_are_named_by_the_picture
 
     (labels, captions), (other_labels, other_captions) = described("a", "8"), described("b", "eight")
     same_data.keep(workdir, labels)
-    assert told(workdir, labels, other_labels) == "1 file with another label: '2.png'"
+    assert said_of(workdir, labels, other_labels) == "1 file with another label: '2.png'"
     same_data.keep(workdir, captions)  # of other data, as its fingerprint says: written anew
-    assert told(workdir, captions, other_captions) == "1 file with another caption: '8.png'"
+    assert said_of(workdir, captions, other_captions) == "1 file with another caption: '8.png'"
 
 
 def test_files_of_documents_are_named(tmp_path, workdir):
@@ -97,8 +101,22 @@ def test_files_of_documents_are_named(tmp_path, workdir):
     (tmp_path / "texts" / "sub" / "c.txt").write_text("other words\n<|endoftext|>\nmore of them")
     (tmp_path / "texts" / "d.txt").write_text("new")
     said = "1 file added: 'd.txt'; 1 file changed: 'sub/c.txt'"
-    assert told(workdir, before, words(tmp_path / "texts")) == said
-    assert "the vocabulary: " in told(workdir, before, words(tmp_path / "texts", tokenizer="characters"))
+    assert said_of(workdir, before, words(tmp_path / "texts")) == said
+    assert "the vocabulary: " in said_of(workdir, before, words(tmp_path / "texts", tokenizer="characters"))
+
+
+def test_embeddings_of_other_data_are_refused_by_the_files_that_are_others(photos, tmp_path, monkeypatch):
+    for number in range(10):
+        (photos / f"{number}.txt").write_text(f"number {number}")
+    monkeypatch.setattr(text_encoder, "load", told.loading())
+    recipe = config.base(data=dict(name="folder", path=str(photos), size=8))
+    prepare_text.prepare(recipe, "/encoder", tmp_path / "out", 8, 4, "--config=x")
+    (photos / "6.txt").write_text("another")
+    with pytest.raises(UserError, match=r"the captions of validation have changed .* \(1 file with another caption: '6.png'\)"):
+        embedded(pictures(photos), str(tmp_path / "out"))
+    put(photos / "new.png", 0)
+    with pytest.raises(UserError, match=r"is of other data \(1 file added: 'new.png'\)"):
+        embedded(pictures(photos), str(tmp_path / "out"))
 
 
 def test_what_is_no_file_of_the_users_is_told_in_words():
@@ -129,7 +147,7 @@ def test_without_a_list_of_those_data_the_fingerprints_are_told(text, photos, wo
     put(photos / "new.png", 0)
     now = pictures(photos)
     prints = f"their fingerprint was {before.fingerprint} and is {now.fingerprint}"
-    assert told(workdir, before, now) == f"{prints}; data_files.json, which would say what they were, is not there"
+    assert said_of(workdir, before, now) == f"{prints}; data_files.json, which would say what they were, is not there"
 
 
 @pytest.mark.parametrize("files", [None, 7, ["a"], {"3.png": 7, "4.png": "x", "\x1b[31m" + "x" * 10**5: "y"}], ids=str)
@@ -137,7 +155,7 @@ def test_a_list_that_somebody_else_wrote_is_only_read(files, photos, workdir):
     before = pictures(photos)
     (workdir / same_data.FILE).write_text(json.dumps({"fingerprint": before.fingerprint, "files": files, "facts": {"its examples": [1]}}))
     put(photos / "new.png", 0)
-    said = told(workdir, before, pictures(photos))
+    said = said_of(workdir, before, pictures(photos))
     assert said.isprintable()
     assert len(said) < 500
 

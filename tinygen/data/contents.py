@@ -5,12 +5,14 @@ The fingerprint decides whether data are the same. This only finds words for it,
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinygen.data import naming
 
 LONGEST = 200  # characters of a fact that a message repeats
+FILE = "data_files.json"  # where contents are kept
 MOST = 2**20  # pieces that are kept: more would take a workdir 50 MB
 
 
@@ -34,14 +36,16 @@ class Contents:
     def also(self, captions: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> "Contents":
         return dataclasses.replace(self, captions={**self.captions, **(captions or {})}, facts={**self.facts, **(facts or {})})
 
-    def to_json(self) -> dict[str, Any]:
-        return {field.name: value for field in dataclasses.fields(self) if (value := dict(getattr(self, field.name)))}
+    def kept(self, fingerprint: str) -> str:
+        """As JSON, a line a piece, with the fingerprint of the data."""
+        tables = {field.name: value for field in dataclasses.fields(self) if (value := dict(getattr(self, field.name)))}
+        return json.dumps({"fingerprint": fingerprint, **tables}, indent=0) + "\n"
 
     @classmethod
-    def from_json(cls, tree: Any) -> "Contents":
-        """What can be made out of it, which may be nothing: it explains a refusal, and is never the reason for one."""
-        if not isinstance(tree, Mapping):
-            return cls()
+    def of(cls, tree: Any, fingerprint: str | None) -> "Contents | None":
+        """From parsed JSON; None where that is not of data with this fingerprint. What is malformed is left out: it only explains."""
+        if not isinstance(tree, Mapping) or tree.get("fingerprint") != fingerprint:
+            return None
         tables = {field.name: tree.get(field.name) for field in dataclasses.fields(cls)}
         return cls(
             **{
@@ -70,6 +74,17 @@ def changes(before: Contents, now: Contents) -> list[str]:
     for what in _differing(before.facts, now.facts):
         said.append(f"{naming.shown(what)}: {_cut(before.facts[what])} -> {_cut(now.facts[what])}")
     return said
+
+
+def difference(earlier: Contents | None, before: str | None, now: Contents, fingerprint: str, others: Sequence[str] = ()) -> str:
+    """What tells data from those of the fingerprint `before`, in a line.
+
+    earlier: their contents, if they were kept
+    others: further differences, which are known anyway
+    """
+    said = [*others, *(changes(earlier, now) if earlier else ())]
+    unknown = f"{FILE} names no difference" if earlier else f"{FILE}, which would say what they were, is not there"
+    return "; ".join(said) or f"their fingerprint was {naming.shown(str(before)[:40])} and is {fingerprint}; {unknown}"
 
 
 def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

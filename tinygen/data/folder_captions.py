@@ -7,6 +7,7 @@ start.
 import dataclasses
 import os
 import posixpath
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +65,7 @@ def read_captions(root: str, described: Mapping[str, str], texts: Mapping[str, i
     waiting = {name: found for name, found in beside.items() if name not in words}
     blank, bad = {name for name in images if name in described and name not in words}, {}
     while waiting:  # twice or thrice where there are blank ones
-        read = _read(root, {found[0] for found in waiting.values() if texts[found[0]]})
+        read = _read(root, {found[0]: size for found in waiting.values() if (size := texts[found[0]])})
         following = {}
         for name, (file, *more) in waiting.items():
             said, fault = read.get(file, ("", ""))
@@ -95,22 +96,24 @@ def _beside(name: str, texts: Collection[str]) -> list[str]:
     return [text for kind in KINDS if (text := f"{stem}.{kind}") in texts]
 
 
-def _read(root: str, files: Collection[str]) -> dict[str, tuple[str, str]]:
-    """{file: (what it says, without white space at its ends; why it cannot be read)}, of which one is empty at least."""
+def _read(root: str, files: Mapping[str, int]) -> dict[str, tuple[str, str]]:
+    """{file: (what it says, without white space at its ends; why it cannot be read)}, one of them empty. files: their sizes."""
     ordered = sorted(files)
     blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        read = pool.map(lambda block: [_text(os.path.join(root, file)) for file in block], blocks)
+        read = pool.map(lambda block: [_text(os.path.join(root, file), files[file]) for file in block], blocks)
         watched = track(
             read, "reading captions", total=len(blocks), console=Console(stderr=True), transient=True, disable=len(ordered) < MANY
         )
         return dict(zip(ordered, (each for block in watched for each in block), strict=True))
 
 
-def _text(path: str) -> tuple[str, str]:
+def _text(path: str, size: int) -> tuple[str, str]:
+    if size > len(BOM_UTF8) + 4 * LONGEST:  # a character has four bytes at most
+        return "", f"more than {LONGEST:,} characters"
     try:
-        with open(path, encoding="utf-8-sig") as stream:
-            text = stream.read(LONGEST + 1)
+        with open(path, "rb", buffering=0) as stream:
+            text = stream.readall().decode("utf-8-sig")
     except OSError as error:
         return "", (error.strerror or str(error)).lower()
     except ValueError:
