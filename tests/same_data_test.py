@@ -122,6 +122,9 @@ def test_embeddings_of_other_data_are_refused_by_the_files_that_are_others(photo
 def test_what_is_no_file_of_the_users_is_told_in_words():
     before, now = (Contents(facts={"the TFDS set": f"mnist/3.0.{number}", "its splits": "train, test"}) for number in (0, 1))
     assert contents.changes(before, now) == ["the TFDS set: mnist/3.0.0 -> mnist/3.0.1"]
+    [long] = contents.changes(Contents(facts={"its use": "\x1b" + "x" * 10**5}), Contents(facts={"its use": "y"}))
+    assert long.isprintable()
+    assert len(long) < 300
     assert images.digits(label="label").contents.facts.keys() == {"digits, as the package holds it"}
 
 
