@@ -73,7 +73,7 @@ def test_stopping_and_resuming_changes_no_preview(runs):
 
 def test_a_workdir_explains_itself(finished):
     names = {path.name for path in finished.workdir.iterdir() if not path.name.startswith("events.out.tfevents")}
-    files = {"config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "data.png", "data.json"}
+    files = {"config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "data.png", "data.json", "data_files.json"}
     assert names == {*files, ".lock", "codec", "checkpoints", "samples"}
     assert schema.difference(schema.from_json((finished.workdir / "config.json").read_text()), finished.config) == {}
     source = build.data_source(finished.config)
