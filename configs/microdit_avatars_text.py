@@ -4,7 +4,7 @@
     tinygen sample --ckpt=runs/microdit_avatars_text --prompt="a smiling person with tan skin and a blue bob, on a yellow background"
     tinygen train --config=configs/microdit_avatars_text.py --config.data.name=folder --config.data.path=photos --workdir=runs/photos
 
-A caption of your own images stands in img.txt beside img.png, or in a metadata.jsonl.
+A caption of your own images stands in img.txt beside img.png, or in a metadata.jsonl or metadata.csv.
 
 5.4M parameters; 3,000 steps of 32 took 34 minutes on two CPU cores that did as much else besides. After 500 steps colours and hair are
 what the words say, after 2,000 glasses too.

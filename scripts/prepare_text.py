@@ -29,7 +29,8 @@ from tinygen import build, cli, text_encoder
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
-from tinygen.data.captions import captions_of
+from tinygen.data.captions import captions_of, digests
+from tinygen.data.contents import FILE
 from tinygen.data.embedded_captions import digest, spread
 from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
 from tinygen.errors import UserError
@@ -89,6 +90,8 @@ def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_s
         try:
             prepared = written(fresh, source, captions, counts, found, length, batch_size, progress)
             prepared.write(fresh)
+            if contents := source.contents.also(captions=digests(source, captions)):
+                (fresh / FILE).write_text(contents.kept(source.fingerprint), "utf-8")
             fresh.rename(out)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

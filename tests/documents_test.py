@@ -53,6 +53,22 @@ def test_without_a_marker_each_file_is_a_document_in_the_order_of_names(tmp_path
     assert whole(documents.find(str(tmp_path), MARKER)) == ["1", "2", "3", "3"]
 
 
+def test_what_lies_beside_text_files_is_counted_by_kind(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "sub")
+    (tmp_path / "gone.txt").symlink_to("nowhere")
+    for name in ("a.txt", "B.TXT", "c.md", "sub/d.md", "README", ".hidden", "sub/.git"):
+        written(tmp_path / name, "words")
+    assert list(documents.find(str(tmp_path), "").digests) == ["B.TXT", "a.txt"]
+    said = "passed over: 2 .md, 1 without an extension, 2 hidden, 1 links to folders, 1 .txt that are not regular files"
+    assert documents.passed_over(str(tmp_path)) == [said]
+    assert documents.passed_over(str(tmp_path / "a.txt")) == documents.passed_over(str(tmp_path / "sub" / "none")) == []
+    (tmp_path / "only").mkdir()
+    written(tmp_path / "only" / "words", "no extension")
+    with pytest.raises(UserError, match=r"there is no \.txt file in this folder; passed over: 1 without an extension"):
+        documents.find(str(tmp_path / "only"), "")
+
+
 def test_the_content_is_that_of_the_files_not_their_names(tmp_path):
     one, same, other = (written(tmp_path / f"{name}.txt", text) for name, text in {"1": "a b", "2": "a b", "3": "a c"}.items())
     assert documents.find(one, "").content == documents.find(same, "").content != documents.find(other, "").content

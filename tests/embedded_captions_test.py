@@ -97,7 +97,7 @@ def test_the_fingerprint_is_of_the_content_and_not_of_the_place(written, folder,
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (dict(fingerprint="other"), "is of other data (fingerprint told, here other)"),
+        (dict(fingerprint="other"), "is of other data (their fingerprint was told and is other; data_files.json, "),
         (dict(num=23), "holds 24 captions of train, and the data have 23"),
         (dict(words=(*told.WORDS[:4], "no words")), "the captions of train have changed"),
     ],
@@ -172,7 +172,8 @@ def test_a_damaged_folder_is_refused(folder, name, damage, said):
 def test_captions_that_were_cut_off_are_told_of(tmp_path):
     made = told_folder.make(tmp_path / "out", words=("one two three four five six seven eight nine",))
     said = "\n".join(read(made, words=("one two three four five six seven eight nine",)).about())
-    assert "captions for 24 of 24 training images, as embeddings by /encoder (sha256 eeeeeeeeeeeeeeee), 8 tokens of 6 features" in said
+    encoder = "embeddings by /encoder (sha256 eeeeeeeeeeeeeeee), 8 tokens of 6 features"
+    assert f"captions for 24 of 24 training images and 8 of 8 held out, as {encoder}" in said
     assert "24 captions of train have more than 8 tokens; their ends are cut off" in said
 
 

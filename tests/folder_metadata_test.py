@@ -8,6 +8,7 @@ from PIL import Image
 
 from tinygen import config
 from tinygen.data import folder_metadata
+from tinygen.data.captions import captioned
 from tinygen.data.folder import folder
 from tinygen.errors import UserError
 
@@ -69,7 +70,7 @@ def test_a_column_of_the_metadata_becomes_the_label_numbers_in_their_order(ten):
 
 def test_a_label_that_some_images_lack_is_refused(ten):
     describe(ten, *(dict(file_name=f"{number}.png", kind=None if number == 7 else "a") for number in range(8)))
-    with pytest.raises(UserError, match=r"3 of 10 images have no such value in a metadata.jsonl, for example '7\.png'"):
+    with pytest.raises(UserError, match=r"3 of 10 images have no such value in a metadata.jsonl or metadata.csv, for example '7\.png'"):
         source(ten, label="kind")
     describe(ten, dict(file_name="0.png", kind=[1]))
     with pytest.raises(UserError, match=r"metadata\.jsonl', line 1: 'kind' is no label"):
@@ -85,20 +86,27 @@ def test_captions_come_from_text_beside_an_image_or_from_metadata_and_may_be_mis
     put(ten, "sub/a.png")
     describe(ten / "sub", dict(file_name="a.png", text="in the metadata's own folder"), dict(file_name="../6.png", text="six"))
     (ten / "3.txt").write_text("metadata come first")
+    (ten / "5.txt").write_text("  \n")
     made = source(ten)
     said = {name: text for name, text in captions(made).items() if text}
     expected = {"1.png": "one, ünïcode", "3.png": "three", "4.png": "four", "sub/a.png": "in the metadata's own folder", "6.png": "six"}
     assert said == expected
     assert len(captions(made)) == 11
-    assert "captions for 5 of 11 images" in made.summary
+    assert made.summary[1:] == (
+        "captions for 4 of 10 training images and 1 of 1 held out; 2 more are blank",
+        "1 caption file not read: a metadata file comes before img.txt, and img.txt before img.caption",
+    )
 
 
 def test_entries_about_images_that_are_not_there_are_counted(ten):
     (ten / "bad.png").write_text("words")
     describe(ten, *(dict(file_name=name, text="x") for name in ("gone.png", "0.png", "sub/gone.png", "bad.png", "../0.png")))
     made = source(ten)
-    assert "captions for 1 of 10 images" in made.summary
-    assert "3 entries of metadata.jsonl files are about images that are not there" in made.summary
+    assert "captions for 1 of 9 training images and 0 of 1 held out" in made.summary
+    assert made.summary[-1] == (
+        "3 of 5 entries name no image that is there (metadata.jsonl: '../0.png', 'gone.png', 'sub/gone.png'); "
+        "a file_name is relative to the folder of its metadata file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,14 +128,122 @@ def test_a_bad_line_of_metadata_is_named(ten, line, said):
         source(ten)
 
 
-def test_a_caption_that_cannot_be_read_is_named_and_counts_as_none(ten, monkeypatch):
-    warned = []
-    monkeypatch.setattr(folder_metadata.logging, "warning", lambda message, *values: warned.append(message % values))
-    before = captions(source(ten))
+def tabulate(root, text):
+    (root / "metadata.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def test_a_table_says_what_lines_of_json_would(ten):
+    put(ten, "sub/a.png")
+    tabulate(ten, '\ufefffile_name, text ,caption,kind,\r\n0.png,"a red, round\nthing",,x,1\r\n\r\n./1.png,,one,y,2\r\n2.png,,,"7",3\r\n')
+    tabulate(ten / "sub", "kind,file_name\nz,a.png\n")
+    made = source(ten)
+    assert {name: text for name, text in captions(made).items() if text} == {"0.png": "a red, round\nthing", "1.png": "one"}
+    assert "captions for 2 of 10 training images and 0 of 1 held out" in made.summary
+    with pytest.raises(UserError, match=r"7 of 11 images have no such value in a metadata.jsonl or metadata.csv"):
+        source(ten, label="kind")
+    for number in range(3, 10):
+        (ten / f"{number}.png").unlink()
+    assert labels(source(ten, label="kind")) == {"0.png": "x", "1.png": "y", "2.png": "7", "sub/a.png": "z"}
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "said"),
+    [
+        ("image,text\n0.png,a", 1, "no column \"file_name\" among 'image', 'text'"),
+        ("file_name;text\n0.png;a", 1, "no column \"file_name\" among 'file_name;text'"),
+        ("file_name,text,text\n0.png,a,b", 1, "two columns are named 'text'"),
+        ("file_name,text\n0.png,a cat, sitting", 2, "3 cells, where the first row names 2 columns"),
+        ("file_name,text\n0.png", 2, "1 cells, where the first row names 2 columns"),
+        ('file_name,text\n0.png,"a\ncat"\n,b', 4, "no file_name"),
+        ('file_name,text\n0.png,"a cat', 2, "not CSV (unexpected end of data)"),
+        (b"file_name,text\n0.png,\xff", 2, "not CSV (line 2 is not UTF-8)"),
+        ("file_name\n0.png\n./0.png", 3, "'0.png' is described a second time, first in 'metadata.csv'"),
+    ],
+)
+def test_a_bad_row_of_a_table_is_named(ten, content, line, said):
+    tabulate(ten, content)
+    with pytest.raises(UserError, match=rf"{re.escape(str(ten))}/metadata\.csv', line {line}: {re.escape(said)}"):
+        source(ten)
+
+
+def test_an_image_is_described_by_one_metadata_file_alone(ten):
+    describe(ten, dict(file_name="0.png", text="a"))
+    tabulate(ten, "file_name,text\n1.png,b\n")
+    assert [captions(source(ten))[name] for name in ("0.png", "1.png")] == ["a", "b"]
+    tabulate(ten, "file_name,text\n0.png,a\n")
+    with pytest.raises(UserError, match=r"metadata.jsonl', line 1: '0.png' is described a second time, first in 'metadata.csv'"):
+        source(ten)
+
+
+def test_the_first_caption_that_is_not_blank_counts_metadata_then_txt_then_caption(ten):
+    for name, words in {
+        "0.txt": "txt", "0.caption": "caption", "1.txt": " ", "1.caption": "caption", "2.CAPTION": "as cameras write",
+        "3.txt": "txt", "3.caption": "caption", "4.caption": "caption", "5.txt": "\n", "5.caption": "",
+    }.items():  # fmt: skip
+        (ten / name).write_text(words)
+    (ten / "6.txt").write_bytes(b"\xff")
+    (ten / "6.caption").write_text("caption")
+    describe(
+        ten, dict(file_name="3.png", text="metadata"), dict(file_name="4.png", text=" "), dict(file_name="7.png", text="", caption="c")
+    )
+    made = source(ten)
+    said = [captions(made)[f"{number}.png"] for number in range(10)]
+    assert said == ["txt", "caption", "as cameras write", "metadata", "caption", "", "caption", "c", "", ""]
+    assert made.summary[1:] == (
+        "captions for 6 of 9 training images and 1 of 1 held out; 1 more is blank",
+        "1 caption file cannot be read: '6.txt' (not UTF-8 text)",
+        "3 caption files not read: a metadata file comes before img.txt, and img.txt before img.caption",
+    )
+
+
+def test_every_count_of_captions_is_of_images_that_are_used_and_captions_that_are_not_blank(ten):
+    """However the captions are read, by the log or by a model."""
+    for number in range(10):
+        (ten / f"{number}.txt").write_text("" if number == 1 else "\u2003" if number == 2 else f"number {number}")
+    (ten / "3.txt").write_bytes(b"\xff\xff")
+    (ten / "bad.png").write_text("no image")
+    (ten / "bad.txt").write_bytes(b"\xff")
+    (ten / "alone.txt").write_text("beside no image")
+    (ten / "README").write_text("words")
+    (ten / "notes").write_text("words")
+    made = source(ten)
+    counts = [line for line in captioned(made, tokens="bytes", length=8, vocabulary=0).summary if line.startswith("captions for")]
+    held_out = sum(map(bool, made.splits["validation"].captions(np.arange(1))))
+    assert counts == [
+        f"captions for {7 - held_out} of 9 training images and {held_out} of 1 held out; 2 more are blank",
+        f"captions for {7 - held_out} of 9 training images and {held_out} of 1 held out, as 256 tokens (bytes)",
+    ]
+    assert sum("'3.txt'" in line for line in made.summary) == 1
+    assert not any("'bad.txt'" in line for line in made.summary)
+    assert "passed over: 2 without an extension, 1 .txt beside no image" in made.summary
+
+
+def test_where_no_image_has_a_caption_the_refusal_says_what_became_of_those_that_are_written(ten):
+    describe(ten, *(dict(file_name=f"photos/{number}.png", text="x") for number in range(10)))
+    with pytest.raises(UserError) as refused:
+        captioned(source(ten), tokens="bytes", length=8, vocabulary=0)
+    first, second = str(refused.value).splitlines()
+    assert "no training image has a caption" in first
+    assert second == (
+        "Here: 10 of 10 entries name no image that is there (metadata.jsonl: 'photos/0.png', 'photos/1.png', 'photos/2.png', ...); "
+        "a file_name is relative to the folder of its metadata file"
+    )
+    describe(ten, *(dict(file_name=f"photos/{number}.png", kind="x") for number in range(10)))
+    with pytest.raises(UserError, match=r"10 of 10 images have no such value .*\n10 of 10 entries name no image that is there"):
+        source(ten, label="kind")
+
+
+def test_a_caption_that_cannot_be_read_is_named_once_and_counts_as_none(ten, caplog):
+    for number in range(5):
+        (ten / f"{number}.txt").write_text(f"number {number}")
     (ten / "1.txt").write_bytes(b"\xff\xff")
-    assert captions(source(ten)) == {**before, "1.png": ""}
-    assert len(warned) == 1
-    assert "1.txt' counts as no caption" in warned[0]
+    (ten / "2.txt").write_bytes("two".encode("utf-16-le"))
+    made = source(ten)
+    assert captions(made) == captions(made) == {f"{number}.png": f"number {number}" if number in (0, 3, 4) else "" for number in range(10)}
+    assert [line for line in made.summary if ".txt" in line] == [
+        "2 caption files cannot be read: '1.txt' (not UTF-8 text), '2.txt' (not UTF-8 text: it holds a zero byte)"
+    ]
+    assert not caplog.records
 
 
 def test_metadata_that_cannot_be_read_are_named(ten, monkeypatch):

@@ -94,7 +94,25 @@ def test_a_folder_of_which_most_cannot_be_used_goes_and_says_so(root, bad, said)
 def test_other_files_are_counted(root):
     for name in ("a.mp4", "b/c.mp4", "README"):
         (root / name).write_text("words")
-    assert source(root).summary[1:] == ("other files, not looked at: 2 .mp4, 1 without extension",)
+    assert source(root).summary[1:] == ("passed over: 2 .mp4, 1 without an extension",)
+
+
+def test_everything_that_is_passed_over_is_in_one_line(root):
+    for name in ("a.mp4", "notes", ".hidden", "a/alone.txt", "b/alone.caption", "b/alone2.caption", "metadata.json"):
+        (root / name).write_text("words")
+    (root / "a" / "0.txt").write_text("beside an image")
+    (root / "bad.png").write_text("words")
+    (root / "bad.txt").write_text("beside an image that is left out")
+    [line] = [line for line in source(root).summary if line.startswith("passed over: ")]
+    kinds = "1 .mp4, 1 without an extension, 1 .json, 1 .txt beside no image, 2 .caption beside no image, 1 hidden"
+    assert sorted(line.removeprefix("passed over: ").split(", ")) == sorted(kinds.split(", "))
+
+
+def test_files_that_are_no_images_are_not_counted_as_images(tmp_path):
+    put(tmp_path / "a.png")
+    (tmp_path / "a.txt").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"1 of 1 images can be used; .*\nLeft out: 'a.txt' \(no such file or directory\)"):
+        source(tmp_path)
 
 
 def test_without_a_cache_it_goes_and_says_so(root, tmp_path, monkeypatch):

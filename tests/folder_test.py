@@ -173,7 +173,7 @@ def test_of_several_splits_to_hold_out_the_others_are_left_alone_and_named(tmp_p
     made = source(tmp_path)
     assert held(tmp_path) == ["val/2.png"]
     assert len(made.splits["train"]) == 1
-    assert "test/ is not used: val/ is held out" in made.summary
+    assert "test/ is not used (1 image): val/ is held out" in made.summary
 
 
 def test_beside_other_folders_a_folder_named_train_is_a_label(tmp_path):

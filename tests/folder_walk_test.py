@@ -36,6 +36,7 @@ def test_hidden_files_and_folders_are_passed_over_but_not_a_hidden_root(tmp_path
         put(root / name)
     assert names(folder_index.walk(str(root))) == ["seen.png"]
     assert not folder_index.walk(str(root)).others
+    assert folder_index.walk(str(root)).hidden == 3
 
 
 def test_other_files_are_counted_by_extension(tmp_path):
@@ -44,7 +45,7 @@ def test_other_files_are_counted_by_extension(tmp_path):
         (tmp_path / name).write_text("" if "empty" in name else "words")
     tree = folder_index.walk(str(tmp_path))
     assert tree.others == {"mp4": 2, "": 1, "gz": 1}
-    assert tree.texts == {"words.txt"}
+    assert tree.texts == {"words.txt": 5, "empty.txt": 0}
     assert tree.metadata == ["sub/metadata.jsonl"]
 
 

@@ -140,7 +140,9 @@ def test_captions_that_have_changed_are_other_data(run, photos, tmp_path):
     workdir = shutil.copytree(run.workdir, tmp_path / "run")
     other = shutil.copytree(photos, tmp_path / "photos")
     (other / "07.txt").write_text("a yellow square")
-    with pytest.raises(UserError, match="the data have changed"):
+    with pytest.raises(
+        UserError, match=r"the data have changed since this run began \(data.path: .*; 1 file with another caption: '07.png'\)"
+    ):
         train.main(schema.change(run.config, dict(data=dict(path=str(other)), train=dict(steps=200))), str(workdir))
 
 

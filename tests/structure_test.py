@@ -30,7 +30,7 @@ LEVELS = [
     {"autoencoders"},
     {"feed", "trained", "prompts"},
     {"build", "record", "runtime", "lock", "compiled", "saves", "scratch"},
-    {"journal", "best"},
+    {"journal", "best", "same_data"},
     {"rundir"},
     {"checkpoint", "writers", "footprint", "autoencoder_file"},
     {"state"},

@@ -74,7 +74,7 @@ def test_stopping_and_resuming_changes_no_preview(runs):
 
 def test_a_workdir_explains_itself(finished):
     names = {path.name for path in finished.workdir.iterdir() if not path.name.startswith("events.out.tfevents")}
-    files = {"config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "data.png", "data.json"}
+    files = {"config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "data.png", "data.json", "data_files.json"}
     assert names == {*files, ".lock", "codec", "checkpoints", "samples"}
     assert schema.difference(schema.from_json((finished.workdir / "config.json").read_text()), finished.config) == {}
     source = build.data_source(finished.config)
@@ -205,7 +205,8 @@ def test_a_run_is_not_resumed_on_other_data(curve, add_row, tmp_path):
     train.main(curve(train=dict(steps=2)), str(tmp_path / "run"))
     other = dataclasses.replace(build.data_source(curve()), fingerprint="another sine")
     add_row("data", "toy_sine", lambda *, num: other, dict(num=64))
-    with pytest.raises(UserError, match=r"the data have changed since this run began \(sine 64 -> another sine\)"):
+    said = r"\(their fingerprint was sine 64 and is another sine; data_files.json, which would say what they were, is not there\)"
+    with pytest.raises(UserError, match=f"the data have changed since this run began {said}"):
         train.main(curve(train=dict(steps=4)), str(tmp_path / "run"))
     assert steps_in(tmp_path / "run") == [2]
 

@@ -1,6 +1,8 @@
 """Pictures, their descriptions and prepared sets that others made are only read: nothing in them runs, and what is absurd is left out or
 refused in a line, before it takes memory or time."""
 
+import csv
+import io
 import json
 import struct
 import zlib
@@ -82,16 +84,29 @@ def test_a_picture_whose_header_promises_too_much_is_left_out_before_it_takes_me
     assert any(f"1 of 3 files left out: {name!r}" in line for line in found.summary)
 
 
-def test_names_outside_of_the_folder_are_those_of_no_picture(pictures):
-    outside = [str(pictures.parent / "cache"), "../pictures/../secret.png", "/etc/passwd", "a/../../b", "\0", "x" * 10**5]
-    (pictures.parent / "secret.png").write_bytes((pictures / "0.png").read_bytes())
-    lines = [json.dumps({"file_name": name, "text": "told"}) for name in outside]
-    (pictures / "metadata.jsonl").write_text("\n".join(lines))
+def table(*entries):
+    """A metadata.csv that says what these entries of a metadata.jsonl say."""
+    written = io.StringIO()
+    rows = csv.DictWriter(written, list(dict.fromkeys(key for entry in entries for key in entry)))
+    rows.writeheader()
+    rows.writerows(entries)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_names_outside_of_the_folder_are_those_of_no_picture(kind, pictures):
+    secret = pictures.parent / "secret.png"
+    secret.write_bytes((pictures / "0.png").read_bytes())
+    outside = [str(secret), "../pictures/../secret.png", "../a/b.png", "/etc/passwd", "a/../../b", "x" * 10**5, "\x1b[31m.png"]
+    entries = [{"file_name": name, "text": "told"} for name in outside]
+    text = table(*entries) if kind == "csv" else "\n".join(map(json.dumps, entries))
+    (pictures / f"metadata.{kind}").write_text(text)
     found = source(pictures)
-    assert any(
-        line.startswith(f"{len(outside)} entries of metadata.jsonl files are about images that are not there") for line in found.summary
-    )
-    assert found.splits["train"].captions(np.arange(1)) == [""]
+    [line] = [line for line in found.summary if "no image that is there" in line]
+    assert line.startswith(f"7 of 7 entries name no image that is there (metadata.{kind}: ")
+    assert len(line) < 400
+    assert line.isprintable()
+    assert [split.captions(np.arange(1)) for split in found.splits.values()] == [[""], [""]]
 
 
 @pytest.mark.parametrize(
@@ -103,21 +118,56 @@ def test_names_outside_of_the_folder_are_those_of_no_picture(pictures):
         ('{"file_name": "0.png", "kind": ' + HUGE + "}", "'kind' has 4,000 characters"),
         ('{"file_name": "0.png", "kind": NaN}', "'kind' is no label"),
         ('{"file_name": ["0.png"]}', "not a JSON object with a"),
+        ('{"file_name": "0.png", "text": "\0"}', r"line 1: not JSON \(line 1 holds a zero byte\)"),
+        (json.dumps({"file_name": "0.png"} | {f"key {number}": 1 for number in range(1001)}), "more than 1,000 different keys"),
+        (json.dumps({"file_name": "0.png", "k" * 10**5: 1}), "unknown config.data.label 'kind'"),
+        ('{"file_name": "%s"}\n' % ("x" * 10**5) * 2, "line 2: 'x+\\.\\.\\.x+' is described a second time"),
     ],
-    ids=range(6),
+    ids=range(10),
 )
 def test_an_absurd_description_is_refused_by_its_line(line, words, pictures):
     (pictures / "metadata.jsonl").write_text(line)
     with pytest.raises(UserError, match=words) as refused:
         source(pictures, label="kind")
-    assert len(str(refused.value)) < 400
+    assert len(str(refused.value)) < 500
 
 
-def test_a_caption_of_absurd_length_counts_as_none(pictures, caplog):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('file_name,text\n0.png,"' + "x" * 2**21, "line 2: longer than 1,048,576 bytes"),
+        ('file_name,text\n0.png,"' + "x\n" * 2**20, "line 2: longer than 1,048,576 bytes"),
+        ("," * 2**21, "line 1: longer than 1,048,576 bytes"),
+        ("file_name," + ",".join(map(str, range(1001))), "more than 1,000 different keys"),
+        ("file_name,kind\n0.png," + "x" * 2000, "'kind' has 2,000 characters, a label at most 1,000"),
+        ("file_name,text\n0.png,a\0b", r"line 2: not CSV \(line 2 holds a zero byte\)"),
+        ('file_name,text\n0.png,"a\n\0b"', r"line 2: not CSV \(line 3 holds a zero byte\)"),
+        ("file_name," + "k" * 10**5 + "\n0.png,1", "unknown config.data.label 'kind'"),
+        (f"file_name\n{'x' * 10**5}\n{'x' * 10**5}", "line 3: 'x+\\.\\.\\.x+' is described a second time"),
+    ],
+    ids=range(9),
+)
+def test_an_absurd_table_is_refused_as_an_absurd_description_is(content, words, pictures, confined):
+    (pictures / "metadata.csv").write_text(content)
+    with confined(), pytest.raises(UserError, match=words) as refused:
+        source(pictures, label="kind")
+    assert len(str(refused.value)) < 500
+
+
+def test_a_table_leaves_the_limits_of_other_readers_as_they_were(pictures):
+    before = csv.field_size_limit(1000)
+    (pictures / "metadata.csv").write_text(table({"file_name": "0.png", "text": "x" * 2**18}))
+    captions = [caption for split in source(pictures).splits.values() for caption in split.captions(np.arange(1))]
+    assert sorted(map(len, captions)) == [0, 2**18]
+    assert csv.field_size_limit(before) == 1000
+
+
+def test_a_caption_of_absurd_length_counts_as_none(pictures):
     for index in range(2):
         (pictures / f"{index}.txt").write_text("x" * (2**20 + 1))
-    assert source(pictures).splits["train"].captions(np.arange(1)) == [""]
-    assert "more than 1,048,576 characters" in caplog.text
+    found = source(pictures)
+    assert found.splits["train"].captions(np.arange(1)) == [""]
+    assert any("'0.txt' (more than 1,048,576 characters)" in line for line in found.summary)
 
 
 def test_a_damaged_index_of_a_folder_is_made_anew(pictures):

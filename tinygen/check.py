@@ -52,7 +52,7 @@ def main(config: Config, workdir: str) -> int:
     folder, checks = epath.Path(workdir), Checks()
     with checks("data and plan") as found:
         source, parts = train.opened(config, folder)
-        train.check_same_data(folder, config, source.fingerprint)
+        train.check_same_data(folder, config, source)
         found += source.about()[:1]
     with checks("room to write"), contextlib.ExitStack() as stack:
         place = stack.enter_context(beside(folder))

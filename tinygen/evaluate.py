@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen import build, checkpoint, processes
+from tinygen import build, checkpoint, processes, same_data
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -28,10 +28,11 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
         source = build.data_source(config, saved.codec.words)
-    if saved.manifest.get("data_fingerprint", source.fingerprint) != source.fingerprint:
+    if (before := saved.manifest.get("data_fingerprint", source.fingerprint)) != source.fingerprint:
+        why = same_data.difference(folder(saved.workdir), before, source)
         raise UserError(
-            f"the data of {saved.workdir} have changed since it was trained: what is held out now may have been trained on.\n"
-            "Put them back as they were."
+            f"the data of {saved.workdir} have changed since it was trained ({why}):\n"
+            "what is held out now may have been trained on. Put them back as they were."
         )
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, saved.codec)

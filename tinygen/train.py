@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, decoding, footprint, lock, media, processes, rundir, runtime, stages
+from tinygen import build, checkpoint, decoding, footprint, lock, media, processes, rundir, runtime, same_data, stages
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -50,7 +50,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
         stop.idle = processes.count() == 1  # of several processes none may go alone
         if processes.leads():
             recover(folder)
-        check_same_data(folder, config, source.fingerprint)
+        check_same_data(folder, config, source)
         config = rundir.claim_together(folder, config)
         run(config, folder, source, parts, stop, origin=origin)
         return stop.status if stop.early else 0
@@ -210,8 +210,9 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
 
 def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
-    windows of text; and what the samples of every preview are asked to show.
+    windows of text; what the samples of every preview are asked to show; and what the data consist of, once.
     """
+    same_data.keep(workdir, source)
     codec, examples = source.codec, source.splits["train"]
     prompts = codec.prompts(num)
     if isinstance(codec.text, Embedded):  # whose previews are of held-out examples
@@ -227,25 +228,29 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
     batch = examples.take(indices)
     workdir.write("data.png", media.png(media.grid(decoding.pictures(codec, batch["x"]))))
-    rows = [{"caption": caption} if caption else {} for caption in examples.captions(indices)]
-    for row, label in zip(rows, batch.get("label", []), strict=False):
-        row["label"] = codec.labels[label]
+    rows = [{"index": index} for index in indices.tolist()]
+    known = {"file": examples.names(indices), "caption": examples.captions(indices)}
+    known["label"] = [codec.labels[label] for label in batch.get("label", [])]
+    for what, values in known.items():
+        for row, value in zip(rows, values, strict=False):
+            row |= {what: value} if value else {}
     workdir.write("data.json", json.dumps(rows, indent=1) + "\n")
 
 
-def check_same_data(workdir: epath.Path, config: Config, fingerprint: str) -> None:
-    """Raises UserError where a run that has saved a checkpoint began on other data."""
+def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> None:
+    """Raises UserError where a run that has saved a checkpoint began on other data. It says what has changed."""
     if not checkpoint.saved_steps(workdir):
         return
     manifest = checkpoint.newest_item(workdir, "manifest")
     before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
-    if before != fingerprint:
-        stored = schema.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
-        keys = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(stored, config).items() if key.startswith("data.")]
-        raise UserError(
-            f"{workdir}: the data have changed since this run began ({'; '.join(keys) or f'{before} -> {fingerprint}'}).\n"
-            "Put them back as they were, or give another --workdir."
-        )
+    if before == source.fingerprint:
+        return
+    stored = schema.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+    keys = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(stored, config).items() if key.startswith("data.")]
+    why = same_data.difference(files.folder(workdir), before, source, keys)
+    raise UserError(
+        f"{workdir}: the data have changed since this run began ({why}).\nPut them back as they were, or give another --workdir."
+    )
 
 
 def announce(workdir: epath.Path, state: TrainState, start: int, steps: int, source: DataSource) -> None:

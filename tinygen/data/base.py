@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tinygen.data.codec import Batch, Codec
+from tinygen.data.contents import Contents
 from tinygen.data.packing import check_windows
 from tinygen.errors import UserError, unknown
 
@@ -30,9 +31,20 @@ class Examples(Protocol):
         """What the examples at `indices` show, in words; "" where nobody has said."""
         ...
 
+    def names(self, indices: np.ndarray) -> list[str]:
+        """The files of the examples at `indices`, as `Contents` names them; "" for examples that are no files."""
+        ...
+
+
+class Nameless:
+    """Examples that are no files of their own."""
+
+    def names(self, indices: np.ndarray) -> list[str]:
+        return [""] * len(indices)
+
 
 @dataclasses.dataclass(frozen=True)
-class ArrayExamples:
+class ArrayExamples(Nameless):
     """Examples that stand whole in memory, as arrays with a common leading axis."""
 
     arrays: Mapping[str, np.ndarray]
@@ -63,6 +75,9 @@ class FirstExamples:
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
 
+    def names(self, indices: np.ndarray) -> list[str]:
+        return self.examples.names(indices)
+
 
 Draw = Callable[[np.ndarray, Sequence[np.random.Generator]], Batch]
 """The examples at some indices, random ones, each by its generator."""
@@ -79,17 +94,21 @@ class DataSource:
 
     splits: "train" and "validation", by name
     fingerprint: changes when the data does; a run is not resumed on other data
+    contents: what the data consist of, to name what has changed
     flip: mirror half of the training images [B, H, W, C], another half each epoch
     draw: what training takes in place of its split's `take` where examples are random: it gets a generator for each besides
     summary: what was found, a line each: for the log; by default the numbers of examples and the labels
+    uncaptioned: what may be the reason where examples lack captions; "" where nothing is known of it
     """
 
     codec: Codec
     splits: Mapping[str, Examples]
     fingerprint: str
+    contents: Contents = dataclasses.field(default_factory=Contents)
     flip: bool = False
     draw: Draw | None = None
     summary: tuple[str, ...] = ()
+    uncaptioned: str = ""
 
     def batches(
         self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None,

@@ -3,13 +3,14 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.progress import track
 
 from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.codec import Batch, Field
+from tinygen.data.contents import short
 from tinygen.data.tokenizers import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
 from tinygen.errors import UserError, unknown
 
@@ -37,6 +38,9 @@ class Beside:
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
 
+    def names(self, indices: np.ndarray) -> list[str]:
+        return self.examples.names(indices)
+
 
 def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, known: Text | None = None) -> DataSource:
     """The source with `text`, int32 [length], in its batches; 0 is padding, and an example without a caption has nothing else.
@@ -57,14 +61,14 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
         )
     captions = captions_of(source, "config.text.tokens")
-    total, captioned = len(captions["train"]), sum(map(bool, captions["train"]))
     inherited = tokens == "bpe" and known is not None and bool(known.merges)
     merges = () if tokens == "bytes" else known.merges if known and inherited else trained_merges(captions["train"], vocabulary - 1)
     text = Text(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
     splits: dict[str, Beside] = {}
-    said = [*source.about(), f"captions for {captioned:,} of {total:,} training images, as {text.vocabulary - 1:,} tokens ({tokens})"]
+    counts = counted({split: (sum(map(bool, words)), len(words)) for split, words in captions.items()})
+    said = [*source.about(), f"{counts}, as {text.vocabulary - 1:,} tokens ({tokens})"]
     said += ["the tokens are those that the weights have learnt: config.text.vocabulary has no say"] if inherited else []
     for split, words in captions.items():
         rows, counts = text.rows(words)
@@ -80,6 +84,7 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
         splits=splits,
         draw=drawing(source.draw, splits["train"].beside),
         fingerprint=digest.hexdigest()[:16],
+        contents=source.contents.also(captions=digests(source, captions), facts=_vocabulary(text)),
         summary=tuple(said),
     )
 
@@ -89,10 +94,29 @@ def captions_of(source: DataSource, option: str) -> dict[str, list[str]]:
     captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
     if not any(captions["train"]):
         raise UserError(
-            f"{option}: no training image has a caption. Captions stand in img.txt beside img.png, in metadata.jsonl, or are a Text "
-            'feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
+            f"{option}: no training image has a caption. Captions stand in img.txt or img.caption beside img.png, in metadata.jsonl or "
+            'metadata.csv, or are a Text feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
+            + (f"\nHere: {source.uncaptioned}" if source.uncaptioned else "")
         )
     return captions
+
+
+def counted(counts: Mapping[str, tuple[int, int]]) -> str:
+    """How many examples of each split have a caption that is not blank. counts: (those, all), by "train" and "validation"."""
+    (train, all_train), (held_out, all_held_out) = counts["train"], counts["validation"]
+    return f"captions for {train:,} of {all_train:,} training images and {held_out:,} of {all_held_out:,} held out"
+
+
+def digests(source: DataSource, captions: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """A digest of each file's caption, by which a changed one is found; empty where examples are no files."""
+    found = {}
+    for split, words in captions.items():
+        found |= zip(source.splits[split].names(np.arange(len(words))), map(short, words), strict=True)
+    return {name: digest for name, digest in found.items() if name}
+
+
+def _vocabulary(text: Text) -> dict[str, str]:
+    return {"the tokens of captions": short(repr(text.merges))} if text.merges else {}
 
 
 def _read(split: str, examples: Examples) -> Iterator[str]:

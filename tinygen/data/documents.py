@@ -12,12 +12,14 @@ import mmap
 import os
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from tinygen.data import naming
 from tinygen.errors import UserError
 
 PIECE = 2**20  # bytes or characters of a document that are read at once
@@ -68,12 +70,14 @@ class FileDocuments:
     marks: of each file its size and the nanosecond of its last change, as its hash was taken
     spans: int64 [N, 3]: file, first byte, the byte after the last
     content: SHA-256 of what all files hold, in their order
+    digests: {file below the folder, or the file's name: digest of what it holds}
     """
 
     paths: Sequence[Path]
     marks: Sequence[tuple[int, int]]
     spans: np.ndarray
     content: str
+    digests: Mapping[str, str]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -140,14 +144,16 @@ def find(path: str, marker: str) -> FileDocuments:
         raise UserError(f"config.data.marker={marker!r} is no text") from error
     if len(separator) > LONGEST_MARKER:
         raise UserError(f"config.data.marker has {len(separator):,} bytes: {LONGEST_MARKER} are the most")
-    spans, digest, marks = array("q"), hashlib.sha256(), []
+    spans, digest, marks, digests = array("q"), hashlib.sha256(), [], {}
     for number, each in enumerate(paths):
         try:
             with each.open("rb") as file:
                 marks.append(_mark(file))
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+                content = hashlib.file_digest(file, "sha256")
         except OSError as error:
             raise UserError(f"{each} cannot be read: {error.strerror}") from error
+        digest.update(content.digest())
+        digests[each.name if each == root else each.relative_to(root).as_posix()] = content.hexdigest()[:16]
         data = _mapped(each)
         for start, stop in _spans(data, separator):
             spans.extend((number, start, stop))
@@ -161,7 +167,31 @@ def find(path: str, marker: str) -> FileDocuments:
             else "it is empty"
         )
         raise UserError(f"config.data.path={path}: there is no document, {why}")
-    return FileDocuments(paths, marks, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest())
+    return FileDocuments(paths, marks, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest(), digests)
+
+
+def passed_over(path: str) -> list[str]:
+    """What else lies in a folder of text files, in a line; nothing where it is a file."""
+    root = Path(os.path.expanduser(path))
+    if not root.is_dir():
+        return []
+    kinds: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+
+    def unlisted(error: OSError) -> None:
+        others["that cannot be listed"] += 1
+
+    for folder, folders, files in os.walk(root, onerror=unlisted):
+        others["hidden"] += sum(name.startswith(".") for name in (*folders, *files))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        others["links to folders"] += sum(os.path.islink(os.path.join(folder, name)) for name in folders)
+        for name in files:
+            extension = os.path.splitext(name)[1][1:].lower()
+            if not name.startswith(".") and extension != "txt":
+                kinds[extension] += 1
+            elif not name.startswith("."):
+                others[".txt that are not regular files"] += not os.path.isfile(os.path.join(folder, name))
+    return naming.passed_over(kinds, others)
 
 
 def cut(text: str) -> Iterator[tuple[str, bool]]:
@@ -188,10 +218,11 @@ def _files(root: Path, path: str) -> list[Path]:
     if not path:
         raise UserError("config.data.path is empty: give a text file, or a folder of .txt files")
     if root.is_dir():
-        below = [each for each in root.rglob("*.txt") if each.is_file()]
+        below = [each for each in root.rglob("*.[tT][xX][tT]") if each.is_file()]
         shown = [each for each in below if not any(part.startswith(".") for part in each.relative_to(root).parts)]
         if not shown:
-            raise UserError(f"config.data.path={path}: there is no .txt file in this folder")
+            others = "; ".join(["", *passed_over(path)])
+            raise UserError(f"config.data.path={path}: there is no .txt file in this folder{others}")
         return sorted(shown)
     if not root.is_file():
         raise UserError(f"config.data.path={path}: there is no such file or folder")

@@ -2,13 +2,16 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from tinygen.data.base import DataSource, Examples, drawing
+from tinygen.data.captions import captions_of, counted, digests
 from tinygen.data.codec import Batch, Field
+from tinygen.data.contents import FILE, Contents, changes, difference
 from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
 from tinygen.data.tokenizers import normal
 from tinygen.errors import UserError
@@ -47,6 +50,9 @@ class BesideEmbeddings:
     def captions(self, indices: np.ndarray) -> list[str]:
         return self.examples.captions(indices)
 
+    def names(self, indices: np.ndarray) -> list[str]:
+        return self.examples.names(indices)
+
 
 def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> DataSource:
     """The source with `embed`, float32 [S, D], and `embed_mask`, bool [S], in its batches; an example without a caption has no token.
@@ -62,8 +68,9 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
     path = Path(folder).expanduser()
     prepared, where = Prepared.read(path), f"config.text.embeddings={folder}"
     if prepared.data != source.fingerprint:
+        why = difference(_kept(path, prepared), prepared.data, source.contents, source.fingerprint)
         raise UserError(
-            f"{where} is of other data (fingerprint {prepared.data[:40]}, here {source.fingerprint}).\n"
+            f"{where} is of other data ({why}).\n"
             "Give the recipe's section data as it was when they were prepared, or prepare these data's captions."
         )
     if known is not None and not known.same(prepared.text):
@@ -76,7 +83,9 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
         if len(examples) != about.num:
             raise UserError(f"{where} holds {about.num:,} captions of {split}, and the data have {len(examples):,}: prepare them again")
         if spread(examples) != about.spread:
-            raise UserError(f"{where}: the captions of {split} have changed since they were encoded: prepare them again")
+            now = source.contents.also(captions=digests(source, captions_of(source, "config.text.embeddings")))
+            named = "".join(f" ({each})" for each in changes(_kept(path, prepared) or Contents(), now))
+            raise UserError(f"{where}: the captions of {split} have changed since they were encoded{named}: prepare them again")
         splits[split] = BesideEmbeddings(examples, prepared.text, *_opened(path, split, about, prepared.text, where))
     text = prepared.text
     spec = {
@@ -91,6 +100,7 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
         splits=splits,
         draw=drawing(source.draw, splits["train"].beside),
         fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
+        contents=source.contents.also(facts=_facts(prepared)),
         summary=(*source.about(), *_summary(prepared)),
     )
 
@@ -144,13 +154,26 @@ def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) 
     return Values(files_of(folder, split)[0], values.offset, text.features), ends
 
 
+def _kept(folder: Path, prepared: Prepared) -> Contents | None:
+    """What the data consisted of whose captions were prepared there, if that was kept."""
+    try:
+        return Contents.of(json.loads((folder / FILE).read_text("utf-8")), prepared.data)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _facts(prepared: Prepared) -> dict[str, str]:
+    values = {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
+    return {"the text encoder": prepared.text.sha256[:16], **values}
+
+
 def _told(text: Embedded) -> str:
     return f"{text.encoder} (sha256 {text.sha256[:16]}), {text.length} tokens of {text.features} features"
 
 
 def _summary(prepared: Prepared) -> list[str]:
-    train = prepared.splits["train"]
-    lines = [f"captions for {train.captioned:,} of {train.num:,} training images, as embeddings by {_told(prepared.text)}"]
+    counts = counted({split: (each.captioned, each.num) for split, each in prepared.splits.items()})
+    lines = [f"{counts}, as embeddings by {_told(prepared.text)}"]
     for split, each in prepared.splits.items():
         if each.cut:
             lines.append(f"{each.cut:,} captions of {split} have more than {prepared.text.length} tokens; their ends are cut off")

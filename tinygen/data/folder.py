@@ -15,29 +15,31 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tinygen.data import folder_index, pixels
+from tinygen.data import folder_captions, folder_index, naming, pixels
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.contents import Contents, short
+from tinygen.data.folder_captions import Captions, read_captions
 from tinygen.data.folder_index import Index, Picture
-from tinygen.data.folder_metadata import Writing, read_writing
+from tinygen.data.folder_metadata import Metadata, read_metadata
 from tinygen.errors import UserError, unknown
 
 HELD_OUT = ("validation", "val", "test")  # beside train/, the first of them that is there is the validation split
-FIRST = 3  # files that a message names; the rest are only counted
 
 
 @dataclasses.dataclass(frozen=True)
 class FolderExamples:
-    """One split of a folder. What it keeps of an image is its name and a few numbers.
+    """One split of a folder. What it keeps of an image is its name, its caption and a few numbers.
 
     labels: int32 [N], or None
+    words: captions by the images' names
     options: keywords of `pixels.fitted`
     """
 
     root: str
     pictures: Sequence[Picture]
     labels: np.ndarray | None
-    writing: Writing
+    words: Mapping[str, str]
     options: Mapping[str, Any]
 
     def __len__(self) -> int:
@@ -49,7 +51,10 @@ class FolderExamples:
         return batch if self.labels is None else {**batch, "label": self.labels[indices]}
 
     def captions(self, indices: np.ndarray) -> list[str]:
-        return [self.writing.caption(self.pictures[number].name) for number in indices]
+        return [self.words.get(self.pictures[number].name, "") for number in indices]
+
+    def names(self, indices: np.ndarray) -> list[str]:
+        return [self.pictures[number].name for number in indices]
 
     def _pixels(self, picture: Picture) -> np.ndarray:
         path = os.path.join(self.root, picture.name)
@@ -80,8 +85,8 @@ def folder(
     Args: as explained in `tinygen.keys.DATASETS`; the rules for pixels are those of `pixels`.
 
     Raises:
-      UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; a line of a
-        metadata.jsonl is wrong. From `take`, later: a file has changed or vanished.
+      UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; an entry of a
+        metadata file is wrong. From `take`, later: a file has changed or vanished.
     """
     options: dict[str, Any] = dict(size=size, fit=fit, channels=channels, background=background)
     pixels.check_options(**options)
@@ -99,25 +104,28 @@ def folder(
         raise _too_few(root, found, left_out, len(usable))
     splits, depth, notes = _divided(root, found.pictures, usable, validation)
     used = [each for split in splits.values() for each in split]
-    names = left_out.keys() | {each.name for each in usable}
-    writing = read_writing(root, found.tree.metadata, found.tree.texts, names, label)
-    labels = _labels(root, label, used, depth, writing)
+    metadata = read_metadata(root, found.tree.metadata, left_out.keys() | {each.name for each in usable}, label)
+    captions = read_captions(root, metadata.captions, found.tree.texts, [each.name for each in used])
+    labels = _labels(root, label, used, depth, metadata)
     known = sorted(set(labels.values()), key=_natural)
     numbers = {name: number for number, name in enumerate(known)}
 
     def examples(split: Sequence[Picture]) -> FolderExamples:
         column = np.array([numbers[labels[each.name]] for each in split], np.int32) if known else None
-        return FolderExamples(root, split, column, writing, options)
+        return FolderExamples(root, split, column, captions.words, options)
 
     spec = {"x": Field(shape=(size, size, channels), dtype="float32", low=-1.0, high=1.0)}
     if known:
         spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(known) - 1)
+    written = _written(metadata, captions, splits)
     return DataSource(
         codec=Codec(kind="image", spec=spec, labels=tuple(known)),
         splits={name: examples(split) for name, split in splits.items()},
         fingerprint=_fingerprint(options, known, splits, labels),
+        contents=Contents(files={each.name: each.digest for each in used}, labels={name: short(each) for name, each in labels.items()}),
         flip=flip,
-        summary=(_counted(path, splits, labels), *notes, *_left_out(found, left_out), *_others(found, writing, used), *found.notes),
+        summary=(_counted(path, splits, labels), *notes, *_left_out(found, left_out), *written, *_passed_over(found), *found.notes),
+        uncaptioned="; ".join(written),
     )
 
 
@@ -129,14 +137,14 @@ def _fault(picture: Picture, min_side: int) -> str:
 
 
 def _too_few(root: str, found: Index, left_out: Mapping[str, str], num: int) -> UserError:
-    if not num + len(left_out):
-        others = f", only other files ({_extensions(found)})" if found.tree.others else ""
-        return UserError(
-            f"config.data.path={root!r} holds no images{others}: give a folder of {', '.join(folder_index.EXTENSIONS[:3])}, ... files"
-        )
+    reasons = f"\nLeft out: {naming.first(left_out, left_out)}" if left_out else ""
+    if not found.pictures and not any(map(folder_index.is_image, left_out)):
+        others = f", only other files ({naming.by_kind(found.tree.others)})" if found.tree.others else ""
+        cure = f"give a folder of {', '.join(folder_index.EXTENSIONS[:3])}, ... files"
+        return UserError(f"config.data.path={root!r} holds no images{others}: {cure}{reasons}")
+    total = num + sum(map(folder_index.is_image, left_out))
     return UserError(
-        f"config.data.path={root!r}: {num} of {num + len(left_out)} images can be used; it takes two, one to train on and one to hold out."
-        + (f"\nLeft out: {_first(left_out)}" if left_out else "")
+        f"config.data.path={root!r}: {num} of {total} images can be used; it takes two, one to train on and one to hold out.{reasons}"
     )
 
 
@@ -156,10 +164,13 @@ def _divided(
         splits[split] = [each for each in usable if each.name.startswith(f"{top}/")]
         if not splits[split]:
             raise UserError(f"config.data.path={root!r}: none of the images in {top}/ can be used")
-    return splits, 1, [f"{top}/ is not used: {held_out[0]}/ is held out" for top in held_out[1:]]
+    unused = Counter(each.name.partition("/")[0] for each in usable)
+    return splits, 1, [
+        f"{top}/ is not used ({naming.plural(unused[top], 'image')}): {held_out[0]}/ is held out" for top in held_out[1:]
+    ]  # fmt: skip
 
 
-def _labels(root: str, label: str, used: Sequence[Picture], depth: int, writing: Writing) -> Mapping[str, str]:
+def _labels(root: str, label: str, used: Sequence[Picture], depth: int, metadata: Metadata) -> Mapping[str, str]:
     """{image: label}; empty without labels. Raises UserError where labels were asked for that some images lack."""
     if label == "":
         return {}
@@ -172,13 +183,16 @@ def _labels(root: str, label: str, used: Sequence[Picture], depth: int, writing:
             return {}
         if len(labels) == len(used):
             raise UserError(f"config.data.label='folder': all images of {root!r} lie in one folder; give label='' to train without labels")
-    elif label not in writing.columns:
-        raise unknown("config.data.label", label, {"auto", "folder", *writing.columns})
+    elif label not in metadata.columns:
+        raise unknown("config.data.label", label, {"auto", "folder", *(column[: naming.LONGEST] for column in metadata.columns)})
     else:
-        labels = writing.labels
+        labels = metadata.labels
     if lacking := [each.name for each in used if each.name not in labels]:
-        where = "lie in no subfolder" if label == "folder" else f"have no such value in a {folder_index.METADATA}"
-        raise UserError(f"config.data.label={label!r}: {len(lacking):,} of {len(used):,} images {where}, for example {lacking[0]!r}")
+        where = "lie in no subfolder" if label == "folder" else f"have no such value in a {' or '.join(folder_index.METADATA)}"
+        strays = f"\n{metadata.strays()}" if label != "folder" and metadata.absent else ""
+        raise UserError(
+            f"config.data.label={label!r}: {len(lacking):,} of {len(used):,} images {where}, for example {lacking[0]!r}{strays}"
+        )
     return {each.name: labels[each.name] for each in used}
 
 
@@ -202,9 +216,9 @@ def _fingerprint(
 
 def _counted(path: str, splits: Mapping[str, Sequence[Picture]], labels: Mapping[str, str]) -> str:
     train, held_out = len(splits["train"]), len(splits["validation"])
-    said = f"{train + held_out:,} images in {_shown(path.rstrip('/'))}/: {train:,} to train on, {held_out:,} held out; "
+    said = f"{train + held_out:,} images in {naming.shown(path.rstrip('/'))}/: {train:,} to train on, {held_out:,} held out; "
     counts = Counter(labels.values()).most_common()
-    shown = ", ".join(f"{_shown(name)} {num:,}" for name, num in counts[:8]) + (", ..." if len(counts) > 8 else "")
+    shown = ", ".join(f"{naming.shown(name)} {num:,}" for name, num in counts[:8]) + (", ..." if len(counts) > 8 else "")
     return said + (f"{len(counts):,} labels ({shown})" if counts else "no labels")
 
 
@@ -216,28 +230,18 @@ def _left_out(found: Index, left_out: Mapping[str, str]) -> list[str]:
     problem = folder_index.write_whole(file, "".join(f"{name!r}: {left_out[name]}\n" for name in sorted(left_out)))
     where = f"the whole list could not be written to {file} ({problem})" if problem else f"all of them: {file}"
     most = ["most of this folder cannot be used"] if 2 * len(left_out) > total else []
-    return [*most, f"{len(left_out):,} of {total:,} files left out: {_first(left_out)}; {where}"]
+    return [*most, f"{len(left_out):,} of {total:,} files left out: {naming.first(left_out, left_out)}; {where}"]
 
 
-def _others(found: Index, writing: Writing, used: Sequence[Picture]) -> list[str]:
-    captioned = sum(writing.has_caption(each.name) for each in used)
-    lines = [f"captions for {captioned:,} of {len(used):,} images"] if captioned else []
-    if writing.absent:
-        lines.append(f"{writing.absent:,} entries of {folder_index.METADATA} files are about images that are not there")
-    return lines + ([f"other files, not looked at: {_extensions(found)}"] if found.tree.others else [])
+def _written(metadata: Metadata, captions: Captions, splits: Mapping[str, Sequence[Picture]]) -> list[str]:
+    """What became of that which is written about the images."""
+    lines = captions.lines({split: [each.name for each in pictures] for split, pictures in splits.items()})
+    return [*lines, strays] if (strays := metadata.strays()) else lines
 
 
-def _extensions(found: Index) -> str:
-    counts = found.tree.others.most_common(8)
-    more = ", ..." if len(found.tree.others) > len(counts) else ""
-    return ", ".join(f"{num:,} {f'.{_shown(name)}' if name else 'without extension'}" for name, num in counts) + more
-
-
-def _first(left_out: Mapping[str, str]) -> str:
-    names = sorted(left_out)
-    return ", ".join(f"{name!r} ({left_out[name]})" for name in names[:FIRST]) + (", ..." if len(names) > FIRST else "")
-
-
-def _shown(text: str) -> str:
-    """Line breaks and bytes that are no text escaped, so that a line stays a line."""
-    return text if text.isprintable() else repr(text)
+def _passed_over(found: Index) -> list[str]:
+    names = [each.name for each in found.pictures] + [name for name in found.tree.unreachable if not name.endswith("/")]
+    texts = folder_captions.alone(found.tree.texts, names)
+    return naming.passed_over(
+        found.tree.others, {**{f".{kind} beside no image": num for kind, num in texts.items()}, "hidden": found.tree.hidden}
+    )

@@ -21,10 +21,11 @@ import PIL
 from PIL import Image, UnidentifiedImageError
 
 from tinygen.data import pixels
+from tinygen.data.folder_metadata import NAMES as METADATA
 from tinygen.errors import UserError
 
 EXTENSIONS = ("png", "jpg", "jpeg", "jpe", "jfif", "webp", "bmp", "dib", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
-METADATA = "metadata.jsonl"
+TEXTS = ("txt", "caption")  # extensions of captions beside images
 FORMAT = f"1, Pillow {PIL.__version__}"  # of the cache; another Pillow may read what this one cannot
 CHUNK = 512  # files handed to the threads at once
 PAUSE = 10.0  # seconds between lines that say how far the check is
@@ -55,16 +56,18 @@ class Tree:
     """What lies in a folder. Names are those of `Picture`.
 
     files: image files, with their sizes and times only
-    texts: those of *.txt files that are not empty
-    metadata: those of metadata.jsonl files
+    texts: those of files that may be captions, with their sizes in bytes
+    metadata: those of metadata files
     others: how many other files there are, by extension
+    hidden: how many files and folders have a name that begins with a dot; nothing below such a folder is looked at
     unreachable: files and folders that the system does not give, and why
     """
 
     files: list[Picture] = dataclasses.field(default_factory=list)
-    texts: set[str] = dataclasses.field(default_factory=set)
+    texts: dict[str, int] = dataclasses.field(default_factory=dict)
     metadata: list[str] = dataclasses.field(default_factory=list)
     others: Counter[str] = dataclasses.field(default_factory=Counter)
+    hidden: int = 0
     unreachable: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -122,8 +125,8 @@ def walk(root: str) -> Tree:
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
-                        continue
-                    if _is_folder(entry):
+                        tree.hidden += 1
+                    elif _is_folder(entry):
                         (linked if entry.is_symlink() else own).append(f"{folder}{entry.name}/")
                     else:
                         _add(tree, f"{folder}{entry.name}", entry)
@@ -158,9 +161,18 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def is_image(name: str) -> bool:
+    """Whether a file's name is that of an image."""
+    return _extension(name) in EXTENSIONS
+
+
+def _extension(name: str) -> str:
+    return os.path.splitext(name)[1][1:].lower()
+
+
 def _add(tree: Tree, name: str, entry: os.DirEntry[str]) -> None:
-    extension = os.path.splitext(entry.name)[1][1:].lower()
-    if extension not in EXTENSIONS and extension != "txt" and entry.name != METADATA:
+    extension = _extension(entry.name)
+    if extension not in EXTENSIONS and extension not in TEXTS and entry.name not in METADATA:
         tree.others[extension] += 1
         return
     try:
@@ -170,12 +182,12 @@ def _add(tree: Tree, name: str, entry: os.DirEntry[str]) -> None:
         return
     if not stat.S_ISREG(found.st_mode):
         tree.unreachable[name] = "not a regular file"
-    elif entry.name == METADATA:
+    elif entry.name in METADATA:
         tree.metadata.append(name)
-    elif extension != "txt":
+    elif extension in TEXTS:
+        tree.texts[name] = found.st_size
+    else:
         tree.files.append(Picture(name, found.st_size, found.st_mtime_ns))
-    elif found.st_size:
-        tree.texts.add(name)
 
 
 def _checked(root: str, files: Sequence[Picture]) -> Iterator[Picture]:

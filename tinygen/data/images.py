@@ -7,6 +7,7 @@ import numpy as np
 from tinygen.data import embedded
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.contents import Contents
 from tinygen.errors import unknown
 
 
@@ -44,4 +45,5 @@ def _embedded(name: str, label: str, levels: int = 256) -> DataSource:
             "validation": ArrayExamples({key: array[-held_out:] for key, array in examples.items()}),
         },
         fingerprint=hashlib.sha256(f"{embedded.fingerprint(name)} {label}".encode()).hexdigest()[:16],
+        contents=Contents(facts={f"{name}, as the package holds it": embedded.fingerprint(name)[:16]}),
     )

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data.base import DataSource
+from tinygen.data.base import DataSource, Nameless
 from tinygen.data.codec import Batch, Codec, Field
+from tinygen.data.contents import Contents, short
 from tinygen.data.provenance import Latents
 from tinygen.errors import UserError
 
@@ -91,7 +92,7 @@ def packed(mean: np.ndarray, std: np.ndarray, label: int, caption: str) -> bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatentExamples:
+class LatentExamples(Nameless):
     """One split.
 
     rows: random access to its records
@@ -171,6 +172,7 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
         codec=Codec(kind="image", spec=spec, labels=labels, latents=about),
         splits=splits,
         fingerprint=hashlib.sha256(f"{prepared.identity} {sample} {label}".encode()).hexdigest()[:16],
+        contents=Contents(facts=_facts(prepared)),
         draw=splits["train"].draw if sample else None,
         summary=(
             f"latents of {len(splits['train']):,} images of {size} to train on, {len(splits['validation']):,} held out, "
@@ -178,6 +180,13 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
             f"made by {about.name} (sha256 {about.sha256[:16]}), which is looked for in {about.source}",
         ),
     )
+
+
+def _facts(prepared: Prepared) -> dict[str, str]:
+    counts = {f"latents of {split}": f"{num:,}" for split, num in prepared.counts.items()}
+    about = prepared.latents
+    scale = f"{about.scale:.9g}, {short(repr(about.shift))}"
+    return {**counts, "their content": prepared.fingerprint, "their autoencoder": about.sha256[:16], "their scale and shift": scale}
 
 
 def _examples(folder: Path, split: str, prepared: Prepared, latents: Latents, label: bool) -> LatentExamples:

@@ -75,6 +75,9 @@ class Windows:
     def captions(self, indices: np.ndarray) -> list[str]:
         return [""] * len(indices)
 
+    def names(self, indices: np.ndarray) -> list[str]:
+        return [""] * len(indices)
+
     def _spans(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(where each window begins in the stream, how many tokens it predicts)"""
         if self.firsts is None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data import documents, embedded, tokens
+from tinygen.data import documents, embedded, naming, tokens
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.data.contents import Contents
 from tinygen.data.documents import Documents, Texts
 from tinygen.data.fitting import check_reading, fitted, inherited
 from tinygen.data.packing import Stream, Windows, windows
@@ -32,7 +33,7 @@ def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pac
     said = f"{len(splits['train'])} plays to train on; held out are {' and '.join(held_out)}"
     content = embedded.fingerprint_of_plays()
     return source(
-        splits, {"content": content}, [said], "plays",
+        splits, {"content": content}, [said], "plays", contents=Contents(facts={"the plays, as the package holds them": content[:16]}),
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
 
@@ -62,8 +63,9 @@ def text(
         said = f"{total:,} documents, of which {len(held_out):,} are held out, from all over"
     splits = {"train": found.some(np.delete(np.arange(len(found)), held_out)), "validation": found.some(held_out)}
     facts = {"content": found.content, "marker": marker, "validation": validation}
+    about = [f"{naming.plural(len(found.paths), 'file')}, {found.size:,} bytes: {said}", *documents.passed_over(path)]
     return source(
-        splits, facts, [f"{len(found.paths):,} file{'s' * (len(found.paths) > 1)}, {found.size:,} bytes: {said}"], path,
+        splits, facts, about, path, contents=Contents(files=found.digests),
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
 
@@ -78,13 +80,15 @@ def spread(total: int, share: float) -> np.ndarray:
 
 def source(
     splits: Mapping[str, Documents], facts: Mapping[str, Any], said: Sequence[str], what: str,
-    *, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, version: str = "",
+    *, contents: Contents, version: str = "",
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
 ) -> DataSource:  # fmt: skip
     """The DataSource of documents.
 
     facts: of JSON, all that the documents' content depends on
     said: of them, a line each
     what: they are, for whoever waits
+    contents: the files, or the set, that they are from
     version: what tells that the data are others, if not the facts
     """
     words = fitted(tokenizer, vocabulary, files, splits["train"], known)
@@ -97,6 +101,7 @@ def source(
         codec=Codec(kind="text", spec=spec, vocabulary=words),
         splits=cut,
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        contents=contents.also(facts={"the vocabulary": f"{words}, {words.digest[:16]}"}),
         summary=(*said, *_about(words, streams, cut, inherited(tokenizer, known))),
     )
 

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import io
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from etils import epath, epy
 from PIL import Image
 
 from tinygen.data import pixels
-from tinygen.data.base import DataSource
+from tinygen.data.base import DataSource, Nameless
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.contents import Contents
+from tinygen.data.tfds_features import at, features_of, image_of, label_of, own_size
 from tinygen.data.tfds_trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
 
@@ -34,7 +36,7 @@ PATIENCE = 6.0  # seconds that a server may take to answer before it counts as o
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TfdsExamples:
+class TfdsExamples(Nameless):
     """A split of a prepared set.
 
     rows: TFDS's random access; images as the bytes of their files, so that they are decoded as everywhere else here
@@ -100,10 +102,10 @@ def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir
 def source(builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool) -> DataSource:
     """The DataSource of a builder, whose data are prepared if they are not: once it is clear that they can be used."""
     features = dict(features_of(builder.info.features))
-    image = _image(builder, features, image)
-    label, names = _label(builder, features, label)
+    image = image_of(builder, features, image)
+    label, names = label_of(builder, features, label)
     shape = features[image].shape
-    side = size or _own_size(builder, image, shape)
+    side = size or own_size(builder, image, shape)
     options: dict[str, Any] = dict(size=side, fit=fit, channels=channels or shape[-1] or 3, background="white")
     pixels.check_options(**options)
     caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
@@ -121,9 +123,15 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
         codec=Codec(kind="image", spec=spec, labels=names),
         splits={split: TfdsExamples(rows=each, **read) for split, each in rows.items()},
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        contents=contents_of(builder, counts, first, second, str(read)),
         flip=flip,
         summary=(f"{said}, in {builder.data_path}", f"{len(names)} labels: {', '.join(names[:12])}" if names else "no labels"),
     )
+
+
+def contents_of(builder: Any, counts: Sequence[int], train: str, validation: str, use: str) -> Contents:
+    splits = f"{train}, {validation}"
+    return Contents(facts={"the TFDS set": builder.info.full_name, "its examples": str(counts), "its splits": splits, "its use": use})
 
 
 def prepared(builder: Any) -> Any:
@@ -213,57 +221,6 @@ def _check_reachable(builder: Any) -> None:
         )
 
 
-def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, feature) of every leaf."""
-    for name, feature in features.items():
-        if isinstance(feature, library.features.FeaturesDict):
-            yield from features_of(feature, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", feature
-
-
-def only(builder: Any, features: Mapping[str, Any], kind: type, noun: str, key: str, name: str) -> str:
-    """The path of the feature of a kind that config.data.`key` names, or of the only one. Raises UserError where that is not one."""
-    paths = [path for path, feature in features.items() if isinstance(feature, kind)]
-    if name and name not in paths:
-        raise unknown(f"{noun} feature of {builder.name}", name, paths)
-    if not name and len(paths) != 1:
-        several = f"several {noun}s: choose one with config.data.{key}={' | '.join(paths)}"
-        none = f"no {noun}; its features: {', '.join(features)}"
-        raise UserError(f"data set {builder.name} holds {several if paths else none}")
-    return name or paths[0]
-
-
-def _image(builder: Any, features: Mapping[str, Any], name: str) -> str:
-    chosen = only(builder, features, library.features.Image, "image", "image", name)
-    if features[chosen].np_dtype != np.uint8:
-        raise UserError(f"data set {builder.name}: the image feature {chosen!r} is {np.dtype(features[chosen].np_dtype)}, not uint8")
-    return chosen
-
-
-def _label(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str, tuple[str, ...]]:
-    """(path, names of its values); "auto" takes the only ClassLabel, if there is exactly one."""
-    classes = [path for path, feature in features.items() if isinstance(feature, library.features.ClassLabel)]
-    switches = [path for path, feature in features.items() if feature.shape == () and feature.np_dtype == np.bool_]
-    if name == "auto":
-        name = classes[0] if len(classes) == 1 else ""
-    if not name:
-        return "", ()
-    if name in switches:
-        words = name.rpartition("/")[2].replace("_", " ").lower()
-        return name, (f"not {words}", words)
-    if name not in classes:
-        raise unknown(f"label of {builder.name}", name, classes + switches)
-    return name, tuple(features[name].names)
-
-
-def _own_size(builder: Any, image: str, shape: tuple[int | None, ...]) -> int:
-    height, width, _ = shape
-    if height is None or height != width:
-        raise UserError(f"data set {builder.name}: its images ({image}) are {height}x{width}: set config.data.size, pixels a side")
-    return height
-
-
 def splits_of(builder: Any, train: str, validation: str) -> tuple[str, str]:
     """The two splits, as TFDS writes them. Without one to hold out, the last twentieth of a whole training split is."""
     if validation:
@@ -291,10 +248,3 @@ def rows_of(builder: Any, split: str, image: str = "") -> Any:
     except ValueError as error:
         reason = "it is empty" if "0 length" in str(error) else " ".join(str(error).split())[:200]
         raise UserError(f"split {split!r} of {builder.name}: {reason}") from error
-
-
-def at(row: Any, path: str) -> Any:
-    """The value of a feature, by its path."""
-    for name in path.split("/"):
-        row = row[name]
-    return row

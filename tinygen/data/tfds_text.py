@@ -13,6 +13,7 @@ from tinygen.data.base import DataSource
 from tinygen.data.documents import cut
 from tinygen.data.fitting import check_reading
 from tinygen.data.text import source
+from tinygen.data.tfds_features import at, features_of, only
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
@@ -42,7 +43,7 @@ class TfdsDocuments:
         numbers = [int(index) for index in indices]
         for start in range(0, len(numbers), BLOCK):
             for row in self.rows.__getitems__(numbers[start : start + BLOCK]):
-                yield from cut(tfds.at(row, self.feature).decode("utf-8", "replace"))
+                yield from cut(at(row, self.feature).decode("utf-8", "replace"))
 
 
 def tfds_text(
@@ -57,7 +58,7 @@ def tfds_text(
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as tiny_shakespeare, or a prepared builder's folder")
     builder = tfds.builder_of(dataset, data_dir)
-    chosen = tfds.only(builder, dict(tfds.features_of(builder.info.features)), library.features.Text, "text", "feature", feature)
+    chosen = only(builder, dict(features_of(builder.info.features)), library.features.Text, "text", "feature", feature)
     first, second = tfds.splits_of(tfds.prepared(builder), train, validation)
     splits = {name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
@@ -66,6 +67,7 @@ def tfds_text(
     facts = {"content": _content(Path(builder.data_path)), "set": version}
     return source(
         splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
+        contents=tfds.contents_of(builder, counts, first, second, chosen),
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ DATASETS: dict[str, dict[str, Any]] = {
         channels=3,  # 1 = grey, 3 = RGB
         background="white",  # what transparency and padding show: a colour's name, or #rrggbb
         min_side=16,  # pixels; images with a shorter side are left out
-        label="auto",  # auto: folder if all images lie in two or more | folder: the first below path | "" = none | a key of metadata.jsonl
+        label="auto",  # auto: folder if all images lie in two or more | folder: the first below path | "" = none | a key of metadata
         validation=0.05,  # share of the images held out, at least one; without effect where folders are the splits
         flip=False,  # mirror half of the training images, another half each epoch
     ),

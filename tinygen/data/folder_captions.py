@@ -1,0 +1,123 @@
+"""What the images of a folder show, in words: from metadata files, and from text files beside the images.
+
+Of an image's captions the first that is not blank counts: that of a metadata file, of img.txt, of img.caption. All are read once, at the
+start.
+"""
+
+import dataclasses
+import os
+import posixpath
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from rich.console import Console
+from rich.progress import track
+
+from tinygen.data import naming
+from tinygen.data.captions import counted
+
+KINDS = ("txt", "TXT", "caption", "CAPTION")  # capitals as cameras write
+LONGEST = 2**20  # characters of a file
+BLOCK = 256  # files that a thread reads before it takes others
+MANY = 20_000  # files from which on reading them shows its progress
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Captions:
+    """The captions of some images, by the images' names.
+
+    words: those that are not blank
+    blank: images with captions of which all are blank
+    bad: {text file beside an image: why it cannot be read}
+    spared: text files beside an image that were not read, since a caption that comes before theirs was there
+    """
+
+    words: Mapping[str, str]
+    blank: int
+    bad: Mapping[str, str]
+    spared: int
+
+    def lines(self, splits: Mapping[str, Collection[str]]) -> list[str]:
+        """What to say of them; nothing where no image has any. splits: the images of "train" and "validation"."""
+        counts = {split: (sum(name in self.words for name in names), len(names)) for split, names in splits.items()}
+        said = [counted(counts)] if self.words or self.blank or self.bad else []
+        if said and self.blank:
+            said[0] += f"; {self.blank:,} more {'is' if self.blank == 1 else 'are'} blank"
+        if self.bad:
+            said.append(f"{naming.plural(len(self.bad), 'caption file')} cannot be read: {naming.first(self.bad, self.bad)}")
+        if self.spared:
+            order = "a metadata file comes before img.txt, and img.txt before img.caption"
+            said.append(f"{naming.plural(self.spared, 'caption file')} not read: {order}")
+        return said
+
+
+def read_captions(root: str, described: Mapping[str, str], texts: Mapping[str, int], images: Sequence[str]) -> Captions:
+    """The captions of the `images`.
+
+    described: by metadata files
+    texts: the sizes of text files below `root`, by name
+    """
+    words = {name: described[name] for name in images if described.get(name)}
+    beside = {name: found for name in images if (found := _beside(name, texts))}
+    spared = sum(len(found) for name, found in beside.items() if name in words)
+    waiting = {name: found for name, found in beside.items() if name not in words}
+    blank, bad = {name for name in images if name in described and name not in words}, {}
+    while waiting:  # twice or thrice where there are blank ones
+        read = _read(root, {found[0]: size for found in waiting.values() if (size := texts[found[0]])})
+        following = {}
+        for name, (file, *more) in waiting.items():
+            said, fault = read.get(file, ("", ""))
+            if said:
+                words[name] = said
+                spared += len(more)
+                continue
+            if fault:
+                bad[file] = fault
+            else:
+                blank.add(name)
+            if more:
+                following[name] = more
+        waiting = following
+    return Captions(words=words, blank=len(blank - words.keys()), bad=bad, spared=spared)
+
+
+def alone(texts: Iterable[str], images: Iterable[str]) -> Counter[str]:
+    """How many of the text files lie beside no image, by extension."""
+    stems = {posixpath.splitext(name)[0] for name in images}
+    parts = (posixpath.splitext(text) for text in texts)
+    return Counter(extension[1:].lower() for stem, extension in parts if stem not in stems)
+
+
+def _beside(name: str, texts: Collection[str]) -> list[str]:
+    """The text files beside an image, the one that counts first."""
+    stem = posixpath.splitext(name)[0]
+    return [text for kind in KINDS if (text := f"{stem}.{kind}") in texts]
+
+
+def _read(root: str, files: Mapping[str, int]) -> dict[str, tuple[str, str]]:
+    """{file: (what it says, without white space at its ends; why it cannot be read)}, one of them empty. files: their sizes."""
+    ordered = sorted(files)
+    blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        read = pool.map(lambda block: [_text(os.path.join(root, file), files[file]) for file in block], blocks)
+        watched = track(
+            read, "reading captions", total=len(blocks), console=Console(stderr=True), transient=True, disable=len(ordered) < MANY
+        )
+        return dict(zip(ordered, (each for block in watched for each in block), strict=True))
+
+
+def _text(path: str, size: int) -> tuple[str, str]:
+    if size > len(BOM_UTF8) + 4 * LONGEST:  # a character has four bytes at most
+        return "", f"more than {LONGEST:,} characters"
+    try:
+        with open(path, "rb", buffering=0) as stream:
+            text = stream.readall().decode("utf-8-sig")
+    except OSError as error:
+        return "", (error.strerror or str(error)).lower()
+    except ValueError:
+        return "", "not UTF-8 text"
+    if len(text) > LONGEST:
+        return "", f"more than {LONGEST:,} characters"
+    return ("", "not UTF-8 text: it holds a zero byte") if "\0" in text else (text.strip(), "")
