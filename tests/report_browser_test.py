@@ -15,6 +15,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
+TAG = "<img src=x onerror='window.hacked = 3'>"  # that a file can be called
 STEPS = range(1, 41)
 LOSSES = [[round(2 / step + 0.1 * (step % 2), 4) for step in STEPS], [round(3 / step, 4) for step in STEPS]]
 
@@ -247,6 +248,19 @@ def test_what_files_say_is_shown_and_not_run(opened, pages):
     assert page.locator("h4", has_text="window.hacked").inner_text() == EVIL
     assert page.locator("[aria-label^=Captions] li").all_inner_texts() == [f"cat: {EVIL}"]
     assert page.locator("[aria-label^=Prompts] li").all_inner_texts() == ["a cat", EVIL]
+
+
+def test_what_files_and_texts_are_called_and_say_is_shown_and_not_run(opened, tmp_path):
+    folder = tmp_path / TAG
+    write_run(folder, 0)
+    Image.fromarray(np.full((8, 70, 3), 200, np.uint8)).save(folder / f"samples/000040-{TAG}.png")
+    (folder / "samples" / "000040-words.txt").write_text(f"[0]\n{EVIL}\n")
+    assert report.main([str(folder)], out=str(tmp_path / "page.html")) == 0
+    page = opened(tmp_path / "page.html")
+    assert page.evaluate("window.hacked") is None
+    assert TAG in page.locator("h1").inner_text()
+    assert page.locator("h3", has_text=TAG).count() + page.locator("h4", has_text=TAG).count() >= 1
+    assert EVIL in page.locator("main").inner_text()
 
 
 def test_every_control_and_picture_has_a_name(opened, pages):

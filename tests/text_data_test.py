@@ -15,6 +15,7 @@ from tinygen.data.base import check_batch
 from tinygen.data.codec import Codec
 from tinygen.data.text import spread
 from tinygen.errors import UserError
+from tinygen.workdir import files
 
 STORIES = [f"Story {index}: the cat number {index} sat on the mat, it's {index * 7} years old. " * 3 for index in range(40)]
 MARKER = "<|endoftext|>"
@@ -224,7 +225,7 @@ def test_how_text_is_read_may_not_change_in_a_runs_workdir(keys, tmp_path):
 
 
 def test_the_first_windows_are_shown_as_the_model_sees_them(stories, tmp_path):
-    train.show_data(epath.Path(tmp_path), source(stories, length=300), 3)
+    train.show_data(files.folder(tmp_path), source(stories, length=300), 3)
     shown = (tmp_path / "data.txt").read_text()
     assert shown.startswith("⟨end⟩Story 0: the cat number 0 sat")
     assert "⟨end⟩Story 1" in shown

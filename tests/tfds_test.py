@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow_datasets as library
-from etils import epath
 from PIL import Image
 
 from tinygen import build, media, train
@@ -14,6 +13,7 @@ from tinygen import config as schema
 from tinygen.data import pixels, tfds
 from tinygen.data.base import check_batch
 from tinygen.errors import UserError
+from tinygen.workdir import files
 
 NUM, HELD_OUT = 40, 6
 
@@ -216,7 +216,7 @@ def test_threads_may_read_at_the_same_time(read):
 
 def test_a_run_shows_what_its_model_will_see_of_the_data(read, tmp_path):
     source = read("stripes", size=8)
-    train.show_data(epath.Path(tmp_path), source, 4)
+    train.show_data(files.folder(tmp_path), source, 4)
     first, *_, last = json.loads((tmp_path / "data.json").read_text())
     spread = [numbers(source)[index] for index in (0, NUM - 1)]  # the ends of the split: it may be sorted
     assert [first["caption"], last["caption"]] == [f"stripes, the {number}th" for number in spread]
