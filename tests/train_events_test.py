@@ -138,3 +138,28 @@ def test_a_spike_of_the_loss_is_warned_of_and_noted(curve, add_row, tmp_path, ca
     assert spike["loss"] > 1000 * spike["median"]
     assert 55 <= spike["step"] <= 60
     assert any("a spike" in line.message for line in caplog.records)
+
+
+def test_a_codec_that_was_edited_is_repaired_on_resume_and_other_versions_are_warned_of(curve, tmp_path, caplog):
+    workdir = tmp_path / "run"
+    train.main(curve(train=dict(steps=2)), str(workdir))
+    codec = workdir / "codec" / "codec.json"
+    sound = codec.read_text()
+    codec.write_text(json.dumps(json.loads(sound) | {"labels": ["a stranger's"]}))
+    caplog.clear()
+    train.main(curve(train=dict(steps=3)), str(workdir))
+    assert codec.read_text() == sound
+    assert caplog.text.count("codec.json is not what this run was trained with") == 1
+    assert "other versions" not in caplog.text
+    manifest = workdir / "checkpoints" / "3" / "manifest" / "metadata"
+    tree = json.loads(manifest.read_text())
+    del tree["sealed"]  # or the checkpoint would count as damaged
+    tree["versions"] |= {"jax": "0.9.9"}
+    manifest.write_text(json.dumps(tree))
+    (workdir / "checkpoints" / "3" / "SHA256SUMS").unlink()
+    caplog.clear()
+    train.main(curve(train=dict(steps=4)), str(workdir))
+    said = [line.message for line in caplog.records if "other versions" in line.message]
+    assert len(said) == 1
+    assert "(jax 0.9.9 -> " in said[0]
+    assert "is not what this run was trained with" not in caplog.text

@@ -135,13 +135,16 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
         return
     if not start or not isinstance(_sound(workdir, "manifest.json"), dict):
         workdir.write("manifest.json", json.dumps(manifest, indent=2) + "\n")
-    text = json.dumps(codec.to_json(), indent=2) + "\n"
-    stored = _sound(workdir, "codec/codec.json")
-    if stored != json.loads(text):
-        if start and stored is not None:
-            logging.warning("%s has changed: it is written again", workdir.path("codec/codec.json"))
-        workdir.make("codec")
-        workdir.write("codec/codec.json", text)
+    name = "codec/codec.json"
+    if start and (stored := _sound(workdir, name)) is not None:
+        try:
+            if Codec.from_json(stored, name).to_json() == codec.to_json():
+                return
+        except UserError:
+            pass
+        logging.warning("%s is not what this run was trained with: it is written again", workdir.path(name))
+    workdir.make("codec")
+    workdir.write(name, json.dumps(codec.to_json(), indent=2) + "\n")
 
 
 def _sound(workdir: Folder, name: str) -> Any:
@@ -156,7 +159,7 @@ def other_versions(before: Any, now: Mapping[str, Any]) -> str:
     """The packages that differ between a checkpoint's manifest and this process's, in one line; "" where none does."""
     old = before.get("versions") if isinstance(before, dict) else None
     pairs = [(name, old.get(name), version) for name, version in now["versions"].items()] if isinstance(old, dict) else []
-    return ", ".join(f"{name} {str(a)[:20]} -> {b}" for name, a, b in pairs if a is not None and a != b)
+    return ", ".join(f"{name} {str(a)[:20]} -> {b}" for name, a, b in pairs if a not in (None, b) and "unknown" not in (a, b))
 
 
 def _revision() -> str:

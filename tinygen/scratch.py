@@ -21,7 +21,7 @@ def beside(workdir: epath.Path) -> Iterator[epath.Path]:
     processes of a run don't see the same one.
     """
     above = workdir.parent if "://" in str(workdir) else standing(workdir)
-    place = above / f"{workdir.name}.check-{from_lead('the check', lambda: secrets.token_hex(4))}"
+    place = above / f"{workdir.name}.check-{from_lead('the check', lambda: secrets.token_hex(8))}"
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -44,6 +44,6 @@ def _make(place: epath.Path, workdir: epath.Path) -> None:
     if not leads() and not place.exists():
         raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
     try:
-        place.mkdir(exist_ok=True)
+        place.mkdir(exist_ok=not leads())
     except Exception as error:  # stores raise kinds of their own
         raise UserError(f"--workdir={workdir} cannot be written: {getattr(error, 'strerror', None) or error}") from error
