@@ -3,16 +3,17 @@
 `data`, `model` and `objective` name a row of a table below; the row's keywords and their defaults join that section.
 Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused. Of the model's and
 the objective's keys, those too and the ones wrapped in `stage(...)` may differ from those of the run that `init.ckpt` names.
+What is set in one row follows to another row that has the key, unless it is wrapped in `own(...)`.
 """
 
 from typing import Any
 
 from tinygen.keys.data import DATASETS
-from tinygen.keys.marks import resume, stage
+from tinygen.keys.marks import own, resume, stage
 from tinygen.keys.models import MODELS
 from tinygen.keys.objectives import OBJECTIVES
 
-__all__ = ["CHOICES", "DATASETS", "MODELS", "OBJECTIVES", "SCHEMA", "TABLES", "resume", "stage"]
+__all__ = ["CHOICES", "DATASETS", "MODELS", "OBJECTIVES", "SCHEMA", "TABLES", "own", "resume", "stage"]
 
 SCHEMA: dict[str, Any] = dict(
     seed=0,  # root of every random stream: initialisation, data order, noise, samples
