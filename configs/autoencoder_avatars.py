@@ -31,6 +31,7 @@ def get_config(variant: str = "") -> Config:
             data=dict(num=240),
             batch_size=8,
             model=dict(widths=(8, 8, 8)),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=8, checkpoint_every=10),
         ),
     )

@@ -29,6 +29,7 @@ def get_config(variant: str = "") -> Config:
         smoke=dict(
             batch_size=16,
             model=dict(width=8, stages=2),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
         ),
     )

@@ -34,6 +34,7 @@ def get_config(variant: str = "") -> Config:
         smoke=dict(
             batch_size=16,
             model=dict(widths=(16, 32), depths=(1, 1), condition_width=32),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
         ),
     )

@@ -70,6 +70,7 @@ def get_config(variant: str = "") -> Config:
             batch_size=8,
             model=dict(patch=16, width=64, depth=2, heads=2, mlp_ratio=2.0, mlp_multiple=64, position_grid=2 if "grown" in names else 0),
             objective=dict(nfe=8),
+            optim=dict(decay_steps=0),
             train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=12, checkpoint_every=10),
         ),
     )

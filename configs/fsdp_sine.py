@@ -34,6 +34,7 @@ def get_config(variant: str = "") -> Config:
         smoke=dict(
             model=dict(hidden=32),
             sharding=dict(min_size=2**10),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=64, checkpoint_every=10),
         ),
     )

@@ -31,6 +31,7 @@ def get_config(variant: str = "") -> Config:
             batch_size=8,
             model=dict(width=32, depth=2, heads=2),
             objective=dict(new_tokens=32),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=4, checkpoint_every=10),
         ),
     )

@@ -50,6 +50,7 @@ def get_config(variant: str = "") -> Config:
             model=dict(width=32, depth=2, heads=2),
             objective=dict(new_tokens=16),
             mesh=dict(data=-1, tensor=1),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, eval_num=8, preview_every=10, preview_num=4, checkpoint_every=10),
         ),
     )

@@ -51,6 +51,7 @@ def get_config(variant: str = "") -> Config:
             batch_size=16,
             model=dict(patch=4, width=32, depth=2, heads=2, mixer_depth=1, mixer_width=32, experts=4),
             objective=dict(nfe=8),
+            optim=dict(warmup=2),
             train=dict(steps=20, log_every=5, eval_every=10, preview_every=10, preview_num=20, checkpoint_every=10),
         ),
     )

@@ -1,3 +1,5 @@
+import re
+
 import jax
 import numpy as np
 import optax
@@ -44,6 +46,102 @@ def test_a_run_no_longer_than_its_warmup_still_ends_at_the_final_rate(warmup):
     assert np.all(got > 0)
     assert got.max() == pytest.approx(3e-4, rel=1e-6)
     assert got[10:] == pytest.approx([1e-5] * 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "skipped", "changes", "said"),
+    [
+        (0, 1_000, 0, {}, "0.0003 at step 1, its peak, 0.000242 at the last step (1,000)"),
+        (0, 1_000, 0, dict(schedule="constant"), "0.0003 at every step"),
+        (0, 5_000, 0, dict(schedule="warmup_cosine"), "3e-06 at step 1, 0.0003 at its peak (step 101), 1e-05 at the last step (5,000)"),
+        (
+            50,
+            5_000,
+            0,
+            dict(schedule="warmup_cosine"),
+            "0.000152 at step 51, 0.0003 at its peak (step 101), 1e-05 at the last step (5,000)",
+        ),
+        (
+            60,
+            5_000,
+            10,
+            dict(schedule="warmup_cosine"),
+            "0.000152 at step 61, 0.0003 at its peak (step 111), 1e-05 at the last step (5,000)",
+        ),
+        (
+            2_550,
+            5_000,
+            0,
+            dict(schedule="warmup_cosine"),
+            "0.000155 at step 2,551, 0.0003 at its peak (step 101, passed), 1e-05 at the last",
+        ),
+        (0, 50, 0, dict(schedule="warmup_cosine"), "3e-06 at step 1, 0.000149 at its peak (step 50), 0.000149 at the last step (50)"),
+        (0, 5_001, 0, dict(lr=1e-6), "1e-06 at step 1, 1e-05 at its peak (step 5,001), 1e-05 at the last step (5,001)"),
+    ],
+)
+def test_the_outlook_names_the_rate_now_at_its_peak_and_at_the_end(start, steps, skipped, changes, said):
+    assert said in optim.outlook(start, steps, skipped, **(RATE | changes))
+
+
+COSINE = dict(lr=1e-3, schedule="warmup_cosine", warmup=10, decay_steps=100, final_lr=1e-5)
+ODD = [
+    (0, 20, dict(warmup=100, decay_steps=20), ["takes all 20 steps, so the learning rate has none left to decay in"]),
+    (0, 50, dict(warmup=100, decay_steps=60), ["takes all 50 steps, so the learning rate never reaches config.optim.lr=0.001"]),
+    (0, 50, dict(), ["config.optim.decay_steps=100 is far beyond config.train.steps=50, so the learning rate ends high"]),
+    (100, 200, dict(), ["all 100 steps that are left have the lowest learning rate, 1e-05, since config.optim.decay_steps=100"]),
+    (90, 200, dict(), ["100 of the 110 steps that are left have the lowest learning rate"]),
+    (0, 2_000, dict(), ["1,900 of the 2,000 steps that are left have the lowest learning rate"]),
+    (0, 2_000, dict(schedule="linear"), ["1,900 of the 2,000 steps that are left have the lowest learning rate"]),
+    (0, 100, dict(lr=1e-6), ["the learning rate rises, from config.optim.lr=1e-06 to config.optim.final_lr=1e-05"]),
+    (0, 50, dict(warmup=200, decay_steps=1_000), ["takes all 50 steps", "far beyond config.train.steps=50"]),
+    (0, 150, dict(warmup=200, decay_steps=1_000), ["takes all 150 steps", "far beyond config.train.steps=150"]),
+]
+"""start, steps, changes of COSINE, warnings; 90 of 200 is 90.9 % at the lowest rate."""
+
+
+@pytest.mark.parametrize(("start", "steps", "changes", "said"), ODD)
+def test_what_is_odd_about_a_schedule_is_said_with_overrides_that_mend_it(start, steps, changes, said):
+    keys = COSINE | changes
+    found = optim.oddities(start, steps, 0, **keys)
+    assert len(found) == len(said), found
+    assert all(words in line for words, line in zip(said, found, strict=True)), found
+    for _ in range(3):  # what one mends may show another, at most all three
+        for key, value in re.findall(r"--config\.optim\.(\w+)=(\S+)", " ".join(optim.oddities(start, steps, 0, **keys))):
+            keys[key] = type(keys[key])(float(value))
+    assert optim.oddities(start, steps, 0, **keys) == []
+    assert keys != COSINE | changes
+    schedule = optim.make_schedule(**keys)
+    ahead = [float(schedule(np.int32(count))) for count in range(start, steps)]
+    assert ahead[-1] < 0.25 * max(ahead)  # it learns, and comes to rest
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "changes"),
+    [
+        (0, 100, {}),
+        (95, 100, {}),  # at the end of any run the rate is low
+        (0, 2, dict(warmup=0, decay_steps=2)),
+        (0, 1, dict(warmup=0, decay_steps=1)),
+        (0, 120, {}),
+        (0, 90, {}),
+        (0, 2_000, dict(schedule="constant")),
+        (0, 400, dict(schedule="linear")),  # a tail of three quarters, as dit_faces_80m has it
+    ],
+)
+def test_nothing_is_odd_about_a_schedule_as_long_as_the_run(start, steps, changes):
+    assert optim.oddities(start, steps, 0, **(COSINE | changes)) == []
+
+
+def test_a_tail_that_a_run_has_had_before_is_not_warned_of_again():
+    assert optim.oddities(300, 400, 0, fresh=True, **COSINE)
+    assert optim.oddities(300, 400, 0, fresh=False, **COSINE) == []
+
+
+def test_the_steps_of_a_schedule_are_updates_so_that_skipped_ones_come_on_top():
+    assert optim.oddities(100, 200, 100, **(COSINE | dict(decay_steps=200))) == []  # none taken: all of it is to come
+    early = COSINE | dict(decay_steps=110)
+    assert "90 of the 100 steps" in optim.oddities(100, 200, 0, **early)[0]
+    assert optim.oddities(100, 200, 50, **early) == []  # 60 of the 100 are yet to come before it
 
 
 def test_an_unknown_schedule_is_refused_with_the_nearest():

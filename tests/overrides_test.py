@@ -76,3 +76,67 @@ def test_a_recipe_is_described_with_its_overrides_instead_of_trained(called, rec
     module, (made,), _ = called("train", f"--config={recipe}", "--describe", "--config.batch_size=8")
     assert module == "describe"
     assert made.batch_size == 8
+
+
+RECIPE = """
+from tinygen.config import base, vary
+def get_config(variant=""):
+    made = base(
+        data=dict(name="avatars", size=64, num=240, flip=True, label="mouth"), text=dict(tokens="bpe"),
+        model=dict(name="microdit", width=96, heads=2, patch=4, time_scale=16.0), objective=dict(name="flow", t_mean=0.0, nfe=12),
+    )
+    return vary(made, variant, small=dict(data=dict(size=32, label="")), photos=dict(data=dict(name="folder")))
+"""
+
+
+@pytest.fixture
+def faces(called, tmp_path):
+    """faces(variant, *overrides): the configuration that `tinygen train` would run with."""
+    path = tmp_path / "faces.py"
+    path.write_text(RECIPE)
+    return lambda variant, *overrides: called("train", f"--config={path}:{variant}", *overrides)[1][0]
+
+
+@pytest.mark.parametrize("name", ["folder", "celeb_a", "tfds"])
+def test_another_data_set_is_read_at_the_size_that_the_recipe_and_its_variant_set(faces, name):
+    given = [f"--config.data.name={name}"]
+    assert faces("", *given).data.size == 64  # which the row tfds has at 0, and that of the recipe at 64 too: it was set all the same
+    assert faces("small", *given).data.size == 32
+    assert faces("small", "--config.data.size=48", *given).data.size == 48
+    assert faces("small", *given).data.flip
+
+
+def test_a_variant_that_names_another_row_keeps_what_the_recipe_set(faces):
+    assert (faces("small+photos").data.size, faces("photos+small").data.size, faces("photos").data.size) == (32, 32, 64)
+    assert faces("photos").data.flip
+
+
+def test_no_label_means_none_in_every_data_set_and_a_labels_name_nothing_in_another(faces):
+    assert faces("small", "--config.data.name=folder").data.label == ""
+    assert faces("", "--config.data.name=folder").data.label == "auto"
+    assert faces("", "--config.data.name=pixel_faces").data.label == "hair_color"
+
+
+def test_another_objective_or_model_keeps_what_means_the_same_there(faces):
+    made = faces("", "--config.objective.name=improved_meanflow", "--config.model.name=convnext")
+    assert (made.objective.t_mean, made.model.patch, made.model.time_scale) == (0.0, 4, 16.0)  # t_mean of the row: -0.4
+    assert (made.objective.nfe, made.objective.sampler) == (1, "average")  # twelve steps of Heun are no steps of an average velocity
+    assert faces("", "--config.objective.name=edm").objective.nfe == 12
+    assert faces("", "--config.model.name=minigpt").model.width == 96
+    assert faces("", "--config.model.name=classifier").model.width == 32  # of its first stage
+
+
+def test_what_cannot_be_carried_over_is_said_in_one_line_with_its_old_value(faces, capsys):
+    faces("", "--config.data.name=digits")
+    said = capsys.readouterr().err
+    assert said == (
+        "tinygen: config.data.name=digits in place of avatars drops what the recipe sets: "
+        "num=240, size=64, label='mouth' (now 'label'), flip=True\n"
+    )
+    faces("", "--config.data.name=pixel_faces", "--config.data.label=hat", "--config.objective.name=meanflow")
+    objective, data = capsys.readouterr().err.splitlines()
+    assert "objective.name=meanflow in place of flow drops what the recipe sets: nfe=12 (now 1)" in objective
+    assert "label" not in data  # which has been given
+    faces("small", "--config.data.name=avatars")
+    faces("photos")  # a recipe's own variant says what its author meant
+    assert capsys.readouterr().err == ""

@@ -39,8 +39,18 @@ def test_training_longer_keeps_the_schedule_that_was_walked(tiny, tmp_path):
     workdir, long = begin(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30))), dict(steps=90)
     for _ in range(2):  # the second time from the config.json that the first time changed
         assert rundir.claim(workdir, tiny(optim=dict(decay_steps=0), train=long)).optim.decay_steps == 30
-    with pytest.raises(UserError, match=r"optim.decay_steps: 30 -> 90"):
-        rundir.claim(workdir, tiny(optim=dict(decay_steps=90), train=long))
+
+
+def test_a_schedule_may_be_changed_on_resume_and_then_stays_so(tiny, tmp_path):
+    workdir, long = begin(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30))), dict(steps=90)
+    given = dict(lr=1e-3, schedule="linear", warmup=0, final_lr=1e-4)
+    claimed = rundir.claim(workdir, tiny(optim=dict(decay_steps=90, **given), train=long))
+    assert {key: claimed.optim[key] for key in given} == given
+    assert rundir.claim(workdir, tiny(optim=dict(decay_steps=0, **given), train=long)).optim.decay_steps == 90
+    (event,) = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    changed = {"optim.lr", "optim.schedule", "optim.warmup", "optim.decay_steps", "optim.final_lr", "train.steps"}
+    assert event["changes"].keys() == changed
+    assert event["changes"]["optim.decay_steps"] == {"from": 30, "to": 90}
 
 
 def test_resume_keys_may_change_and_each_change_is_recorded(tiny, tmp_path):
@@ -64,8 +74,8 @@ def test_other_keys_may_not_change_and_the_refusal_names_them_with_their_values(
     workdir = begin(epath.Path(tmp_path), tiny())
     before = (tmp_path / "config.json").read_text()
     with pytest.raises(UserError) as refused:
-        rundir.claim(workdir, tiny(seed=1, optim=dict(lr=1e-4), train=dict(steps=50)))
-    assert "(optim.lr: 0.002 -> 0.0001; seed: 0 -> 1)" in str(refused.value)  # and not train.steps, which may
+        rundir.claim(workdir, tiny(seed=1, optim=dict(b1=0.8), train=dict(steps=50)))
+    assert "(optim.b1: 0.9 -> 0.8; seed: 0 -> 1)" in str(refused.value)  # and not train.steps, which may
     assert str(tmp_path) in str(refused.value)
     assert (tmp_path / "config.json").read_text() == before
     assert not (tmp_path / "events.jsonl").exists()
@@ -93,9 +103,9 @@ def test_what_was_done_to_a_config_json_beside_a_checkpoint_is_told_and_undone(f
     workdir = tmp_path / "run"
     shutil.copytree(finished.workdir, workdir)
     text = (workdir / "config.json").read_text()
-    (workdir / "config.json").write_text(text.replace('"decay_steps": 40', '"decay_steps": 90'))
+    (workdir / "config.json").write_text(text.replace('"decay_steps": 40', '"decay_steps": 90').replace('"b1": 0.9', '"b1": 0.8'))
     assert rundir.claim(epath.Path(workdir), tiny(optim=dict(decay_steps=0))).optim.decay_steps == 40
-    assert "config.json has changed (optim.decay_steps: 40 -> 90): it is taken from the checkpoint" in caplog.text
+    assert "config.json has changed (optim.b1: 0.9 -> 0.8): it is taken from the checkpoint" in caplog.text
     assert (workdir / "config.json").read_text() == text
 
 

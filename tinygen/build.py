@@ -175,11 +175,14 @@ def _train_step(config: Config, parts: Parts, graphdef: Any) -> Callable[..., An
 
 def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
     """The recipe's Optax chain and its schedule."""
-    keys = config.optim
-    schedule = optim.make_schedule(
-        lr=keys.lr, schedule=keys.schedule, warmup=keys.warmup, decay_steps=keys.decay_steps or config.train.steps, final_lr=keys.final_lr
-    )
+    keys, schedule = config.optim, optim.make_schedule(**schedule_keys(config))
     return optim.make_optimizer(schedule, b1=keys.b1, b2=keys.b2, eps=keys.eps, weight_decay=keys.weight_decay, clip=keys.clip), schedule
+
+
+def schedule_keys(config: Config) -> dict[str, Any]:
+    """The keywords of `optim.make_schedule`."""
+    keys = {key: config.optim[key] for key in ("lr", "schedule", "warmup", "decay_steps", "final_lr")}
+    return keys | {"decay_steps": keys["decay_steps"] or config.train.steps}
 
 
 def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 from rich.console import Console
 
-from tinygen import build, checkpoint, evaluate, footprint, limits, processes, runtime, sample, seals, train
+from tinygen import build, checkpoint, evaluate, footprint, limits, optim, processes, runtime, sample, seals, train
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -54,6 +54,9 @@ def main(config: Config, workdir: str) -> int:
         source, parts = train.opened(config, folder)
         train.check_same_data(folder, config, source)
         found += source.about()[:1]
+    if not reached(folder):  # a run that has begun has chosen its schedule, and is warned at its start of what is odd
+        for line in optim.oddities(0, config.train.steps, 0, **build.schedule_keys(config)):
+            checks.say(f"warning: {line}")
     with checks("room to write"), contextlib.ExitStack() as stack:
         place = stack.enter_context(beside(folder))
         leaving = stack.pop_all()

@@ -121,7 +121,10 @@ def _spread(arguments: list[str], names: Sequence[str]) -> list[str]:
 
 
 def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The recipe's configuration with every `--config.a.b=v`, typed and applied by ml_collections' config_flags; and what that changed."""
+    """The recipe's configuration with every `--config.a.b=v`, typed and applied by ml_collections' config_flags; and what that changed.
+
+    What the recipe sets and another row cannot take is printed to stderr.
+    """
     from ml_collections import config_flags
 
     from tinygen import config as schema
@@ -141,6 +144,13 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     typed(["tinygen", *overrides])
     config = schema.change(config, typed.config.to_dict())
     schema.check(config)
+    overridden = {OVERRIDE.match(override)[1] for override in overrides}  # type: ignore[index]
+    for section, values in schema.lost(original, config).items():
+        pairs = {key: pair for key, pair in values.items() if f"{section}.{key}" not in overridden}
+        told = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
+        if told:
+            change = f"config.{section}.name={config[section].name} in place of {original[section].name}"
+            print(f"tinygen: {change} drops what the recipe sets: {', '.join(told)}", file=sys.stderr)
     return config, schema.difference(original, config)
 
 

@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from ml_collections import ConfigDict
 
 from tinygen import cluster
 from tinygen.errors import UserError, unknown
-from tinygen.keys import CHOICES, SCHEMA, TABLES, resume, stage
+from tinygen.keys import CHOICES, SCHEMA, TABLES, resume, rows, stage
 
 SMALLEST, LARGEST = 1e-30, 1e30
 NEXT_TO_ONE = 1 - 2.0**-24  # the largest float32 below 1
 LAST_STEP = 2**31 - 1  # an int32
+CHOSEN = "_chosen"  # the attribute of a configuration that remembers what was set
 LARGEST_BATCH = 2**20  # examples; more is a slip, and would take all memory before it is seen to be one
 
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
@@ -35,11 +36,11 @@ def base(**changes: Any) -> Config:
     Raises UserError, naming the nearest known key, for one that does not exist, and for a value of another type.
     """
     sections = {name: changes.get(name, {}) for name in TABLES}
-    tree = _defaults(SCHEMA)
+    tree = rows.defaults(SCHEMA)
     for name, section in sections.items():
         row = section.get("name", tree[name]["name"]) if isinstance(section, Mapping) else section
-        tree[name] |= _row(name, row)
-    return _locked(_merged(tree, changes))
+        tree[name] |= rows.row(name, row)
+    return _locked(_merged(tree, changes), _row_keys(changes))
 
 
 def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
@@ -52,14 +53,37 @@ def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Co
 
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A copy of `config` with nested `changes` made. A section given another `name` starts from that row's defaults."""
-    tree = config.to_dict()
+    """A copy of `config` with nested `changes` made. A section given another `name` has that row's defaults, but keeps what was `chosen`
+    in the old row wherever the new one takes it (`tinygen.keys.marks.own` has the rule).
+    """
+    tree, kept = config.to_dict(), set(_row_keys(changes))
     for section in TABLES:
-        name = changes.get(section, {}).get("name", tree[section]["name"])
-        if name != tree[section]["name"]:
-            common = _defaults(SCHEMA)[section]
-            tree[section] = {key: tree[section][key] for key in common} | {"name": name} | _row(section, name)
-    return _locked(_merged(tree, changes))
+        old = tree[section]["name"]
+        name = changes.get(section, {}).get("name", old)
+        values = {key: tree[section][key] for key in chosen(config, section)}
+        if name != old:
+            common = rows.defaults(SCHEMA)[section]
+            row = rows.row(section, name)
+            values = rows.carried(section, old, name, values, values)
+            tree[section] = {key: tree[section][key] for key in common} | {"name": name} | row | values
+        kept |= {f"{section}.{key}" for key in values}
+    return _locked(_merged(tree, changes), kept)
+
+
+def chosen(config: Config, section: str) -> list[str]:
+    """The keys of a section's row that a recipe, a variant or an override has set, be it to their defaults."""
+    noted = getattr(config, CHOSEN, ())
+    row = rows.row(section, config[section].name)
+    return [key for key, default in row.items() if f"{section}.{key}" in noted or config[section][key] != default]
+
+
+def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """{section: {key: (old value, new value)}} of what was chosen in `old` and is not in `new`, whose row is another; None where that row
+    has no such key.
+    """
+    changed = [section for section in TABLES if old[section].name != new[section].name]
+    pairs = {section: {key: (old[section][key], new[section].get(key)) for key in chosen(old, section)} for section in changed}
+    return {section: {key: (a, b) for key, (a, b) in found.items() if a != b} for section, found in pairs.items()}
 
 
 def load(spec: str) -> Config:
@@ -162,12 +186,12 @@ def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 def may_change(key: str, config: Config) -> bool:
     """Whether a dotted key may change in an existing workdir: the [resume] keys."""
-    return _marked(key, config, resume)
+    return key in rows.marked({section: config[section].name for section in TABLES}, resume)
 
 
 def may_differ(key: str, config: Config) -> bool:
     """Whether a dotted key of the model or the objective may be another than in the run whose weights this one begins from."""
-    return _marked(key, config, resume, stage)
+    return key in rows.marked({section: config[section].name for section in TABLES}, resume, stage)
 
 
 def to_json(config: Config) -> str:
@@ -227,32 +251,10 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _entries(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _marked(key: str, config: Config, *marks: type) -> bool:
-    found = {name for name, value in _entries(SCHEMA) if isinstance(value, marks)}
-    for section, table in TABLES.items():
-        found |= {f"{section}.{name}" for name, value in _entries(table[config[section].name]) if isinstance(value, marks)}
-    return key in found
-
-
-def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """`tree` with the marks taken off."""
-    plain = {key: value.default if isinstance(value, resume | stage) else value for key, value in tree.items()}
-    return {key: _defaults(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
-
-
-def _row(section: str, name: Any) -> dict[str, Any]:
-    table = TABLES[section]
-    if not isinstance(name, str) or name not in table:
-        raise unknown({"data": "data set"}.get(section, section), name, table)
-    return _defaults(table[name])
+def _row_keys(changes: Mapping[str, Any]) -> list[str]:
+    """The dotted names of the rows' keys that nested changes set."""
+    sections = {section: changes[section] for section in TABLES if isinstance(changes.get(section), Mapping)}
+    return [f"{section}.{key}" for section, found in sections.items() for key in found]
 
 
 def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -289,5 +291,8 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
-def _locked(tree: Mapping[str, Any]) -> Config:
-    return ConfigDict(tree, convert_dict=True).lock()
+def _locked(tree: Mapping[str, Any], kept: Collection[str]) -> Config:
+    """kept: what `chosen` answers by, besides the values. Not a key: two configurations of the same values are equal."""
+    made = ConfigDict(tree, convert_dict=True).lock()
+    object.__setattr__(made, CHOSEN, frozenset(kept))
+    return made

@@ -10,7 +10,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from tinygen import build, checkpoint, footprint, runtime, stages
+from tinygen import build, checkpoint, footprint, optim, runtime, stages
 from tinygen.config import Config
 from tinygen.flops import Products, flops, products
 from tinygen.footprint import Footprint, si
@@ -41,8 +41,14 @@ def main(config: Config) -> int:
     with Console(stderr=True).status("compiling the training step"):
         taken = footprint.measure(footprint.compiled_step(step, parts.layout, abstract, batch), parts.layout, abstract)
     console.print(partition(taken))
-    show("\n".join([*taken.lines(), *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
+    show("\n".join([*rates(config), *taken.lines(), *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
     return 0
+
+
+def rates(config: Config) -> list[str]:
+    """The learning rates of a run from its first step on, and what is odd about them."""
+    steps, keys = config.train.steps, build.schedule_keys(config)
+    return [optim.outlook(0, steps, 0, **keys), *(f"  warning: {line}" for line in optim.oddities(0, steps, 0, **keys))]
 
 
 def shapes_of(batch: Mapping[str, jax.ShapeDtypeStruct]) -> str:

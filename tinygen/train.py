@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, decoding, footprint, lock, media, processes, rundir, runtime, same_data, stages
+from tinygen import build, checkpoint, decoding, footprint, lock, media, optim, processes, rundir, runtime, same_data, stages
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -136,7 +136,7 @@ def run(
             workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt,
             config.guard.stall,
         ) as record:  # fmt: skip
-            announce(workdir, state, start, steps, source)
+            announce(workdir, config, state, start, source)
             rundir.note(
                 place, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **(origin or {}), **weights_from
             )
@@ -253,12 +253,32 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
     )
 
 
-def announce(workdir: epath.Path, state: TrainState, start: int, steps: int, source: DataSource) -> None:
+def announce(workdir: epath.Path, config: Config, state: TrainState, start: int, source: DataSource) -> None:
     """What will run, once, at the start."""
     for line in source.about():
         logging.info("%s", line)
     logging.info("\n%s", parameter_overview.get_parameter_overview(state.params, include_stats=False))
-    devices = jax.devices()
+    devices, steps = jax.devices(), config.train.steps
     where = f"{len(devices)} x {devices[0].device_kind}" + (f" of {processes.count()} processes" if processes.count() > 1 else "")
-    begun = f"going on from step {start}" if start else "from the beginning"
-    logging.info("%s parameters on %s, %s to step %d in %s", f"{checkpoint.count(state.params):,}", where, begun, steps, workdir)
+    begun = f"resuming from step {start}" if start else "from the beginning"
+    plan = f"{begun} to step {steps} in {workdir}" if start < steps else f"in {workdir}, which is at step {start}"
+    logging.info("%s parameters on %s, %s", f"{checkpoint.count(state.params):,}", where, plan)
+    if start < steps:
+        announce_rates(workdir, config, start, int(state.guard["skipped"]))
+    else:
+        level = logging.WARNING if start > steps and processes.leads() else logging.INFO
+        asked = f"this run is at step {start}, and config.train.steps={steps}"
+        logging.log(level, "%s: there is nothing left to train. To train on, give more: --config.train.steps=%d", asked, 2 * start)
+
+
+def announce_rates(workdir: epath.Path, config: Config, start: int, skipped: int) -> None:
+    """The learning rates of the steps that are left, and what is odd about them. skipped: of `optim.outlook`"""
+    if not processes.leads():
+        return
+    keys, fresh = build.schedule_keys(config), True
+    if start:  # what has not changed since the checkpoint was chosen then
+        before = schema.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+        fresh = before.train.steps != config.train.steps or build.schedule_keys(before) != keys
+    logging.info("%s", optim.outlook(start, config.train.steps, skipped, **keys))
+    for line in optim.oddities(start, config.train.steps, skipped, fresh=fresh, **keys):
+        logging.warning("%s", line)

@@ -153,7 +153,7 @@ def go_on(setup: Setup, known: Reference, workdir: Path, newest: int, left: list
 
 def begun(said: str) -> int | None:
     """The step that a run said it goes on from; 0 for the beginning, None where it said nothing."""
-    found = re.search(r"going on from step (\d+)", said)
+    found = re.search(r"resuming from step (\d+)", said)
     return int(found[1]) if found else 0 if "from the beginning" in said else None
 
 

@@ -3,16 +3,17 @@
 `data`, `model` and `objective` name a row of a table below; the row's keywords and their defaults join that section.
 Keys wrapped in `resume(...)` may change when a run is started again in its workdir; any other change is refused. Of the model's and
 the objective's keys, those too and the ones wrapped in `stage(...)` may differ from those of the run that `init.ckpt` names.
+What is set in one row follows to another row that has the key, unless it is wrapped in `own(...)`.
 """
 
 from typing import Any
 
 from tinygen.keys.data import DATASETS
-from tinygen.keys.marks import resume, stage
+from tinygen.keys.marks import own, resume, stage
 from tinygen.keys.models import MODELS
 from tinygen.keys.objectives import OBJECTIVES
 
-__all__ = ["CHOICES", "DATASETS", "MODELS", "OBJECTIVES", "SCHEMA", "TABLES", "resume", "stage"]
+__all__ = ["CHOICES", "DATASETS", "MODELS", "OBJECTIVES", "SCHEMA", "TABLES", "own", "resume", "stage"]
 
 SCHEMA: dict[str, Any] = dict(
     seed=0,  # root of every random stream: initialisation, data order, noise, samples
@@ -39,17 +40,17 @@ SCHEMA: dict[str, Any] = dict(
         partial=False,  # whatever model it is, take the arrays that fit by name, shape and dtype
     ),
     optim=dict(
-        lr=1e-3,  # peak learning rate
-        schedule="warmup_cosine",  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine
-        warmup=100,  # steps of linear warm-up to lr (warmup_cosine)
-        decay_steps=0,  # steps until final_lr; 0 = train.steps as the run began: a longer run then keeps final_lr
-        final_lr=1e-5,  # learning rate after decay_steps
+        lr=resume(1e-3),  # peak learning rate
+        schedule=resume("warmup_cosine"),  # constant | linear (lr -> final_lr over decay_steps, then constant) | warmup_cosine
+        warmup=resume(100),  # steps of linear warm-up to lr (warmup_cosine); fewer than decay_steps
+        decay_steps=resume(0),  # steps until final_lr; 0 = train.steps as the run began: a longer run keeps final_lr, or is given more here
+        final_lr=resume(1e-5),  # learning rate after decay_steps
         b1=0.9,
         b2=0.99,
         eps=1e-8,
         weight_decay=0.01,  # decoupled, on kernels only: never on norms, biases or embeddings
         clip=1.0,  # global gradient norm; 0 = no clipping
-        accumulate=1,  # micro-batches a step; divides batch_size
+        accumulate=resume(1),  # micro-batches a step, each with noise of its own; divides batch_size
     ),
     ema=dict(decay=0.999),  # of the parameters; warmed up as min(decay, (1+n)/(10+n)) after n updates
     guard=dict(  # a loss or gradient that is not finite: its update is never taken, and

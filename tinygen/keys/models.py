@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygen.keys.marks import resume, stage
+from tinygen.keys.marks import own, resume, stage
 
 MODELS: dict[str, dict[str, Any]] = {
     "microdit": dict(
@@ -19,7 +19,7 @@ MODELS: dict[str, dict[str, Any]] = {
         mixer_width=0,  # features a token there; a multiple of width / heads; 0 = width
         experts=0,  # feed-forwards of every second block, which choose their patches; 0 = one that takes all
         capacity=2.0,  # experts that a patch has on average
-        positions="sincos",  # sincos: added to the patches | rope: queries and keys are turned by rows and columns; width / heads is 4 x n
+        positions=own("sincos"),  # sincos: added to patches | rope: turns queries and keys by rows and columns; width / heads is 4 x n
         position_grid=stage(0),  # rows of patches that positions span, for more pixels than the first stage had; 0 = all that there are
         text_depth=2,  # blocks of self-attention over a caption, before all other blocks attend to it; where there are captions
         text_width=0,  # features of its tokens; a multiple of width / heads; 0 = width
@@ -29,7 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
     ),
     "convnext": dict(
         patch=2,  # pixels a side of what the first layer takes together
-        widths=(96, 192),  # features at the first resolution and, where there are two values, at half of it
+        widths=own((96, 192)),  # features at the first resolution and, where there are two values, at half of it
         depths=(2, 6),  # blocks there; the first resolution has as many again on the way back
         side=7,  # of the depthwise kernels, odd
         expansion=4,  # hidden features of a block, times its width
@@ -39,13 +39,13 @@ MODELS: dict[str, dict[str, Any]] = {
     ),
     "mlp": dict(
         hidden=1024,  # features of a hidden layer; a multiple of mesh.tensor
-        depth=2,  # hidden layers
+        depth=own(2),  # hidden layers
         dropout=stage(0.1),  # share of hidden features dropped in training
     ),
     "classifier": dict(
-        width=32,  # features of the first stage; each later stage has twice as many as the one before. A multiple of groups
+        width=own(32),  # features of the first stage; each later stage has twice as many as the one before. A multiple of groups
         stages=3,  # each halves height and width
-        depth=1,  # residual blocks a stage
+        depth=own(1),  # residual blocks a stage
         groups=8,  # of features that are normalised together
         dropout=stage(0.1),  # share of the last features that is put to zero in training
     ),
@@ -57,15 +57,15 @@ MODELS: dict[str, dict[str, Any]] = {
         feed_forward="swiglu",  # swiglu | gelu
         mlp_ratio=4.0,  # hidden features of gelu are ratio x width, of swiglu 2/3 of that, rounded up to mlp_multiple
         mlp_multiple=64,  # what the device's tiles like: 64 on a CPU, 256 on GPU and TPU
-        positions="rope",  # rope: queries and keys are turned, which goes on past the window | learned: added, as GPT-2 has it
+        positions=own("rope"),  # rope: queries and keys are turned, which goes on past the window | learned: added, as GPT-2 has it
         tied=True,  # the output layer is the embedding's transpose
         dropout=stage(0.0),  # share of the features put to zero in training, of the embedding and of every block's two updates
         qk_norm=True,  # RMS norm of queries and keys, a head
         vocabulary_multiple=64,  # the embedding has a multiple of as many rows, for the device's tiles and for mesh.tensor
     ),
     "autoencoder": dict(
-        widths=(32, 64, 128),  # features of a stage, from the whole image on; all but the last halve its sides. Multiples of groups
-        depth=1,  # residual blocks a stage of the encoder; the decoder's have one more
+        widths=own((32, 64, 128)),  # features of a stage, from the whole image on; all but the last halve its sides. Multiples of groups
+        depth=own(1),  # residual blocks a stage of the encoder; the decoder's have one more
         latent=4,  # channels of a latent
         groups=8,  # of features that are normalised together; the public ones: 32, widths=(128, 256, 512, 512), depth=2
     ),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygen.keys.marks import resume, stage
+from tinygen.keys.marks import own, resume, stage
 
 AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
     t_mean=stage(-0.4),  # two draws of sigmoid(N(t_mean, t_std)): the larger is t, the smaller r
@@ -10,8 +10,8 @@ AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
     cond_drop=stage(0.1),  # share of examples trained without their condition; guidance needs some
     power=stage(1.0),  # p of an example's weight 1 / (S + c)^p, S its sum of squared errors; 0 = all weigh the same
     offset=stage(0.01),  # c of it
-    sampler=resume("average"),  # whole steps of the average velocity, the only one that serves it
-    nfe=resume(1),  # network evaluations a sample, which are its steps
+    sampler=own(resume("average")),  # whole steps of the average velocity, the only one that serves it
+    nfe=own(resume(1)),  # network evaluations a sample, which are its steps
     time_grid=resume("uniform"),  # uniform | logit_normal (as one draw of t in training) | shifted (more steps near noise)
     shift=resume(3.0),  # of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)
 )
@@ -37,7 +37,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         sampler=resume("heun"),  # euler | heun | midpoint | rk4 | dpmpp_2m | edm_heun | dopri5 (adaptive) | sde (stochastic)
         nfe=resume(50),  # network evaluations a sample, guidance's included
         guidance=resume(1.5),  # w in D_null + w (D_cond - D_null); 1 = off
-        guidance_interval=resume((0.0, 1000.0)),  # of σ, where guidance acts
+        guidance_interval=own(resume((0.0, 1000.0))),  # of σ, where guidance acts
         sigma_min=resume(0.002),  # the last noise level before 0
         sigma_max=resume(80.0),  # the first
         rho=resume(7.0),  # levels are even in σ^(1/rho): the larger, the more of them are small
