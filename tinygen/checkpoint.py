@@ -6,7 +6,6 @@
 import contextlib
 import dataclasses
 import functools
-import importlib
 import json
 import logging
 import re
@@ -20,7 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from tinygen import arrays, seals
+from tinygen import arrays, places, seals
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.codec import Codec
@@ -75,22 +74,13 @@ def make_manager(
 
 
 def open_manager(checkpoints: epath.Path, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
-    check_store(checkpoints)
+    places.check(checkpoints, "checkpoints")
     return ocp.CheckpointManager(absolute(checkpoints), options=options)
 
 
 def absolute(path: epath.Path) -> epath.Path:
     """Orbax wants absolute paths, and says so only when it saves."""
     return path if "://" in str(path) else path.resolve()
-
-
-def check_store(path: epath.Path) -> None:
-    """Raises UserError for a path in a bucket where what Orbax needs for one is not installed."""
-    if str(path).startswith("gs://"):
-        try:
-            importlib.import_module("google.cloud.storage")
-        except ImportError as error:
-            raise UserError(f"{path}: Google's client for buckets is not installed: pip install 'tinygen[gcs]'") from error
 
 
 def save(
@@ -168,6 +158,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     option: what the path was given as
     Raises UserError where there is none.
     """
+    places.check(path, option)
     folder = epath.Path(path)
     if not folder.exists():
         raise UserError(f"{option}={path}: there is no such folder")
