@@ -183,6 +183,8 @@ def test_a_killed_process_is_missed_within_the_time_given(start, tmp_path):
     # JAX ends the process when a heartbeat is missed; where a connection breaks in the midst of a sum, this program does.
     assert ended.status in (-signal.SIGABRT, 1)
     assert "another task died" in ended.said or "another process has gone" in ended.said
+    assert "Traceback (most recent call last)" not in ended.said
+    assert ended.said.count("tinygen: ") == (1 if ended.status == 1 else 0)
 
 
 def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path):
