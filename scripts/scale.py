@@ -163,8 +163,9 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
         shardings = parts.layout.shardings(abstract)
         take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
-        batch = next(feed.device_batches(config, source, parts, 0, saved.step))
-        whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step))
+        with feed.device_batches(config, source, parts, 0, saved.step) as batches:
+            batch = next(batches)
+        whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step, ahead=False))
         with jax.set_mesh(parts.layout.mesh):
             everywhere = jax.jit(lambda batch: batch, out_shardings=parts.layout.replicated)(batch)
         same_rows = all(np.array_equal(everywhere[key], whole[key]) for key in whole)

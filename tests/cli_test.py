@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, cli, commands, config
+from tinygen import __version__, checkpoint, cli, config
 from tinygen.data.codec import Codec, Field
 
 ROOT = Path(__file__).parents[1]
@@ -242,25 +242,6 @@ def test_sample_passes_on_only_the_settings_that_were_given(called):
 
 def test_eval_uses_the_averaged_weights_of_the_newest_checkpoint(called):
     assert called("eval", "--ckpt=run") == ("evaluate", ("run",), dict(step=None, ema=True))
-
-
-# The border between a user's mistake and a fault of ours
-
-
-@pytest.mark.parametrize("fault", [ValueError("ours"), KeyError("ours"), OSError("no number, no name")])
-def test_a_fault_of_ours_keeps_its_traceback(monkeypatch, recipe, fault):
-    def fail(*_):
-        raise fault
-
-    monkeypatch.setattr(commands, "_command", lambda _: fail)
-    with pytest.raises(type(fault)) as caught:
-        cli.main(["train", f"--config={recipe}"])
-    assert caught.value is fault
-
-
-def test_a_file_that_cannot_be_opened_is_named_in_one_line(refused, monkeypatch, recipe):
-    monkeypatch.setattr(commands, "_command", lambda _: lambda *_: Path("missing/file.txt").read_text())
-    assert "missing/file.txt: No such file" in refused("train", f"--config={recipe}")
 
 
 # Help

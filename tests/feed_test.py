@@ -1,7 +1,10 @@
 """Several steps a call: the same run as with one, cut where the loop has something to do."""
 
+import contextlib
+import gc
 import itertools
 import json
+import threading
 
 import jax
 import numpy as np
@@ -12,6 +15,8 @@ from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.flops import flops, products
 from tinygen.state import graph_of, init_state
+
+PATIENT = 60  # seconds that a test waits for a thread, at most
 
 
 @pytest.fixture
@@ -125,3 +130,43 @@ def test_a_number_of_steps_a_call_that_is_none_is_refused(value, tmp_path, capsy
         cli.main(["train", "--config=configs/fsdp_sine.py:smoke", f"--workdir={tmp_path}", f"--config.train.steps_per_call={value}"]) == 2
     )
     assert "steps_per_call" in capsys.readouterr().err
+
+
+def reading_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith(("feed", "grain-prefetch"))]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_no_thread_reads_on_after_a_run_has_what_it_wants(curve, size):
+    config = curve(train=dict(steps_per_call=size))
+    source = build.data_source(config)
+    parts = build.parts(config, source.codec)
+    with feed.device_calls(config, source, parts, 0, 0) as batches:
+        next(batches)
+        began = reading_threads()
+        assert {thread.name.partition("_")[0] for thread in began} >= {"feed", "grain-prefetch"}
+    for thread in began:  # Grain's finish the batch that they are at
+        thread.join(PATIENT)
+    assert not {*began} & {*threading.enumerate()}
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_batches_that_are_garbage_collected_in_the_thread_that_reads_them_raise_nothing():
+    """As happens where an exception has put them into a reference cycle and the collector runs in that thread."""
+    dropped, collected = threading.Event(), threading.Event()
+
+    def items():
+        yield 1
+        dropped.wait(PATIENT)
+        gc.collect()
+        collected.set()
+        yield 2
+
+    with feed._ahead(items(), lambda item: item, contextlib.nullcontext) as batches:
+        assert next(batches) == 1
+        cycle = [batches]
+        cycle.append(cycle)
+        del batches, cycle
+        dropped.set()
+        assert collected.wait(PATIENT)
+    gc.collect()

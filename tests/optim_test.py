@@ -190,7 +190,7 @@ def test_steps_are_adamw_s_clipped_by_the_norm_over_all_leaves():
     def run(params, gradients):
         opt_state = tx.init(params)
         for gradient in gradients:
-            updates, opt_state = tx.update(gradient, opt_state, params, grad_norm=optax.global_norm(gradient))
+            updates, opt_state = tx.update(gradient, opt_state, params, grad_norm=optax.tree.norm(gradient))
             params = optax.apply_updates(params, updates)
         return params
 
@@ -205,7 +205,7 @@ def test_clipping_bounds_the_global_norm_and_zero_turns_it_off(clip, size):
     clipping = optim.make_optimizer(lambda _: 1.0, **(ADAMW | dict(clip=clip)))
     # Adam's first moment after one step is a tenth of the clipped gradient
     moment = clipping.update(gradient, clipping.init(gradient), gradient, grad_norm=np.float32(5.0))[1]["adam"].mu
-    assert float(optax.global_norm(moment)) == pytest.approx(0.1 * size, rel=1e-5)
+    assert float(optax.tree.norm(moment)) == pytest.approx(0.1 * size, rel=1e-5)
     assert float(moment["bias"][0] / moment["kernel"][0, 0]) == pytest.approx(4 / 3, rel=1e-6)
 
 

@@ -34,11 +34,12 @@ def start(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    started = []
+    started, logs = [], []
 
     def begin(index, *arguments, flag="--config.distributed", devices=4, before="pass", of=2, slurm=None):
         flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
         log = (tmp_path / f"{len(started)}.log").open("w+")
+        logs.append(log)
         where = [f"{flag}={'auto' if slurm else f'{address},{of},{index}'}"] if of > 1 else []
         command = [sys.executable, "-c", PROGRAM.format(before=before), *arguments, *where]
         environment = {**os.environ, "XLA_FLAGS": flags, **(slurm or {})}
@@ -55,6 +56,9 @@ def start(tmp_path):
     yield begin
     for child in started:
         child.kill()
+        child.wait()
+    for log in logs:
+        log.close()
 
 
 def quick(workdir, recipe="dit_pixel_faces", **settings):
@@ -183,6 +187,8 @@ def test_a_killed_process_is_missed_within_the_time_given(start, tmp_path):
     # JAX ends the process when a heartbeat is missed; where a connection breaks in the midst of a sum, this program does.
     assert ended.status in (-signal.SIGABRT, 1)
     assert "another task died" in ended.said or "another process has gone" in ended.said
+    assert "Traceback (most recent call last)" not in ended.said
+    assert ended.said.count("tinygen: ") == (1 if ended.status == 1 else 0)
 
 
 def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path):

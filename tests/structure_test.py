@@ -37,7 +37,7 @@ LEVELS = [
     {"optim", "arrays", "hlo", "seals", "guard", "text_encoder", "metrics"},
     {"models", "objectives", "data", "sharding", "scores"},
     {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir"},
-    {"keys", "cluster", "models.products", "flops", "watchdog"},
+    {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults"},
     {"errors", "terminal"},
 ]
 COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight", "stages"}

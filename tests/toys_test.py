@@ -163,4 +163,5 @@ def test_samples_of_a_model_without_pictures_are_an_array(counting, tmp_path):
 def test_a_curve_is_shown_as_a_plot(curve, tmp_path):
     train.main(curve(train=dict(steps=1)), str(tmp_path / "run"))
     assert [path.name for path in (tmp_path / "run" / "samples").iterdir()] == ["000001-curve.png"]
-    assert Image.open(tmp_path / "run" / "samples" / "000001-curve.png").size == (600, 400)
+    with Image.open(tmp_path / "run" / "samples" / "000001-curve.png") as drawn:
+        assert drawn.size == (600, 400)

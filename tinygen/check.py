@@ -122,14 +122,14 @@ def rehearse(run: Run, checks: Checks) -> Times:
         weights = train.initial_weights(config, abstract, shardings)[0] if config.init.ckpt and not reached(run.workdir) else None
         init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
         state = jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
-        batches = device_calls(fed, source, parts, 0, 0)
         pending, seconds = [], 0.0
-        for now, given in zip(list(calls(fed, 0))[:2], batches, strict=False):
-            began = time.perf_counter()
-            state, metrics = compiled(state, given)
-            jax.block_until_ready(state)
-            seconds = (time.perf_counter() - began) / len(now)
-            pending.append(Pending(now, jax.device_get(metrics), {}))
+        with device_calls(fed, source, parts, 0, 0) as batches:
+            for now, given in zip(list(calls(fed, 0))[:2], batches, strict=False):
+                began = time.perf_counter()
+                state, metrics = compiled(state, given)
+                jax.block_until_ready(state)
+                seconds = (time.perf_counter() - began) / len(now)
+                pending.append(Pending(now, jax.device_get(metrics), {}))
         found.append(f"{seconds:.3g} s a step")
     state, size = save_and_restore(run, state, abstract, checks)
     times = Times(seconds, 0.0, 0.0, 0.0)

@@ -6,7 +6,6 @@
 import contextlib
 import dataclasses
 import functools
-import importlib
 import json
 import logging
 import re
@@ -20,7 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from tinygen import arrays, seals
+from tinygen import arrays, places, seals
 from tinygen import config as schema
 from tinygen.config import Config
 from tinygen.data.codec import Codec
@@ -63,7 +62,7 @@ def make_manager(
     local = "://" not in str(workdir)  # a bucket knows no renaming
     # made in the background, folders that cannot be made leave threads that wait for them: the process would end five minutes late
     saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
-    check_store(workdir)
+    places.check(workdir, "--workdir")
     checkpoints = seals.checkpoints_of(workdir)
     checkpoints.make()  # none that is a link: Orbax would follow it
     options = ocp.CheckpointManagerOptions(
@@ -73,15 +72,6 @@ def make_manager(
         todelete_subdir=seals.DELETED if local else None,
     )
     return ocp.CheckpointManager(checkpoints.path(), options=options)
-
-
-def check_store(path: epath.Path) -> None:
-    """Raises UserError for a path in a bucket where what Orbax needs for one is not installed."""
-    if str(path).startswith("gs://"):
-        try:
-            importlib.import_module("google.cloud.storage")
-        except ImportError as error:
-            raise UserError(f"{path}: Google's client for buckets is not installed: pip install 'tinygen[gcs]'") from error
 
 
 def save(
@@ -168,6 +158,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     option: what the path was given as
     Raises UserError where there is none.
     """
+    places.check(path, option)
     place = epath.Path(path)
     if not place.exists():
         raise UserError(f"{option}={path}: there is no such folder")
@@ -180,7 +171,6 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     if step is not None and step not in steps:
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
-    check_store(workdir)
     checkpoints = workdir / "checkpoints"
     with _naming_damage(checkpoints, step):
         saved = seals.checkpoints_of(workdir) / str(step)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,8 @@ from typing import Any
 
 from absl import flags
 
-from tinygen import __version__
-from tinygen.commands import COMMANDS, Command, Recipe, required
+from tinygen import __version__, faults
+from tinygen.commands import COMMANDS, Command, Recipe, check_places, required
 from tinygen.errors import UserError, unknown
 from tinygen.keys import TABLES
 
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with _leaving_on_ctrl_c() if arguments[:1] == ["train"] else contextlib.nullcontext():
-            return _dispatch(arguments)
+            status = _dispatch(arguments)
+        _flush()
+        return status
     except UserError as error:
         return _refuse(str(error))
     except flags.Error as error:
@@ -35,10 +38,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tinygen: interrupted", file=sys.stderr)
         return 130
-    except OSError as error:
-        if error.filename is None and error.errno is None:
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            _drop_output()
+            return 128 + signal.SIGPIPE  # silently, as `yes | head -1` ends
+        if (message := faults.machines(error)) is None:
             raise
-        return _refuse(f"{error.filename or 'input/output'}: {error.strerror}")
+        faults.show(error, message)
+        return 2
+
+
+def _flush() -> None:
+    """Writes what is left of standard output. Python would do so at exit, and print a traceback where that fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        error.filename = "standard output"
+        raise
+
+
+def _drop_output() -> None:
+    """Has what is still to be written to standard output go nowhere."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file of the system's
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _unread() -> bool:
+    """Whether a pipe that nobody reads is standard output or standard error, and not one of a library's."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file of the system's
+            watch = select.poll()
+            watch.register(stream.fileno(), 0)
+            if any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0)):
+                return True
+    return False
 
 
 @contextlib.contextmanager
@@ -85,6 +124,7 @@ def _dispatch(arguments: list[str]) -> int:
     if "config" in values:  # before JAX is imported: a mistake in it answers at once
         path = required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
         recipe = Recipe(path, *configured(path, overrides))
+    check_places(values)
     return command.run(values, recipe) or 0
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from tinygen import options
+from tinygen import options, places
 from tinygen.errors import UserError
 
 
@@ -122,6 +122,14 @@ def _report(values: flags.FlagValues, recipe: None) -> int | None:
     if not values.workdir or not all(values.workdir):
         raise UserError("--workdir is missing: give the folder of a run, for example --workdir=runs/dit_pixel_faces")
     return _command("report")(values.workdir, out=values.out)
+
+
+def check_places(values: flags.FlagValues) -> None:
+    """Raises UserError for a place that cannot hold a run or a file: before JAX is imported."""
+    for name in {"workdir", "ckpt", "out", "compare"} & {*values}:
+        given = values[name].value or []
+        for path in [given] if isinstance(given, str) else given:
+            places.check(path, f"--{name}")
 
 
 def _workdir(values: flags.FlagValues) -> str:

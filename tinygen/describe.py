@@ -14,8 +14,9 @@ from tinygen import build, checkpoint, footprint, optim, runtime, stages
 from tinygen.config import Config
 from tinygen.flops import Products, flops, products
 from tinygen.footprint import Footprint, si
+from tinygen.preflight import abstract_state, check_programs
 from tinygen.sharding import path_name
-from tinygen.state import graph_of, init_state
+from tinygen.state import graph_of
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
 
@@ -28,7 +29,8 @@ def main(config: Config) -> int:
     source = build.data_source(config, stages.words(config))
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
-    abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], config.seed))
+    abstract = abstract_state(config, parts)
+    check_programs(config, parts, abstract)
     batch = build.abstract_batch(source.codec, config.batch_size)
     console = Console(width=None if Console().is_terminal else 120)
     show = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)

@@ -56,36 +56,46 @@ def preview_due(step: int, every: int) -> bool:
     return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
 
 
+@contextlib.contextmanager
 def device_batches(
     config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
-) -> Iterator[dict[str, jax.Array]]:
+) -> Iterator[Iterator[dict[str, jax.Array]]]:
     """Training batches from number `start` on, each already on its way to the devices when it is asked for.
 
-    A run's first is checked at once.
+    A run's first is checked on entry. The threads that read ahead end on exit.
 
     waiting: entered while a batch is awaited
     """
-    reading = _checked(config, source, parts, attempt, start)
-    return _ahead(reading, lambda batch: parts.layout.put(batch, config.batch_size), waiting)
+    with (
+        _checked(config, source, parts, attempt, start) as reading,
+        _ahead(reading, lambda batch: parts.layout.put(batch, config.batch_size), waiting) as batches,
+    ):
+        yield batches
 
 
+@contextlib.contextmanager
 def device_calls(
     config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
-) -> Iterator[Any]:
-    """The same batches as what `build.train_call` takes beside the state: those of each of the `calls` together, one transfer an array."""
+) -> Iterator[Iterator[Any]]:
+    """The same batches as the second argument of `build.train_call`: those of each of the `calls` together, one transfer per array."""
     if config.train.steps_per_call == 1:
-        return device_batches(config, source, parts, attempt, start, waiting)
-    reading = _checked(config, source, parts, attempt, start)
+        with device_batches(config, source, parts, attempt, start, waiting) as batches:
+            yield batches
+        return
     abstract = build.abstract_call(config, parts)
 
-    def gathered() -> Iterator[Call]:
+    def gathered(reading: Iterator[Batch]) -> Iterator[Call]:
         for steps in calls(config, start):
             yield Call(np.int32(len(steps)), stacked(itertools.islice(reading, len(steps)), config.train.steps_per_call))
 
     def put(shape: jax.ShapeDtypeStruct, array: Any) -> jax.Array:
         return jax.make_array_from_process_local_data(shape.sharding, array, shape.shape)
 
-    return _ahead(gathered(), lambda call: jax.tree.map(put, abstract, call), waiting)
+    with (
+        _checked(config, source, parts, attempt, start) as reading,
+        _ahead(gathered(reading), lambda call: jax.tree.map(put, abstract, call), waiting) as whole,
+    ):
+        yield whole
 
 
 def stacked(batches: Iterable[Batch], size: int) -> Batch:
@@ -97,28 +107,36 @@ def stacked(batches: Iterable[Batch], size: int) -> Batch:
     return whole
 
 
-def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[Batch]:
-    """This process's rows of the batches from number `start` on. The first of a run has been read and is sound.
+@contextlib.contextmanager
+def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[Iterator[Batch]]:
+    """This process's rows of the batches from number `start` on. The first batch of a run has been read and checked.
 
-    A later one need not be: a run that has skipped what is not finite may go on from anywhere.
+    Later ones are not checked: a run that has skipped non-finite updates may resume anywhere.
     """
     rows = parts.layout.rows(config.batch_size)
-    reading = source.batches("train", config.batch_size, config.seed, attempt, start, rows if len(rows) < config.batch_size else None)
-    if start or attempt:
-        return reading
-    first = next(reading)
-    check_batch(first, source.codec)
-    return itertools.chain([first], reading)
+    mine = rows if len(rows) < config.batch_size else None
+    with contextlib.closing(source.batches("train", config.batch_size, config.seed, attempt, start, mine)) as reading:
+        if start or attempt:
+            yield reading
+            return
+        first = next(reading)
+        check_batch(first, source.codec)
+        yield itertools.chain([first], reading)
 
 
-def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Waiting) -> Iterator[Placed]:
-    """Each item, read and placed by a thread while the device works on the one before."""
+@contextlib.contextmanager
+def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Waiting) -> Iterator[Iterator[Placed]]:
+    """Each item, read and placed by a thread while the device works on the one before. The thread ends on exit.
+
+    The thread belongs to the `with` block, not to the iterator: a generator that owned it might be garbage-collected in that very
+    thread, which cannot join itself.
+    """
 
     def following() -> Placed | None:
         item = next(reading, None)
         return None if item is None else place(item)
 
-    with futures.ThreadPoolExecutor(1, "feed") as thread:
+    def items() -> Iterator[Placed]:
         coming = thread.submit(following)
         while True:
             with waiting():
@@ -127,3 +145,6 @@ def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Wa
                 return
             coming = thread.submit(following)
             yield placed
+
+    with futures.ThreadPoolExecutor(1, "feed") as thread:
+        yield items()

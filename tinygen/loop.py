@@ -1,6 +1,6 @@
 """The loop itself: step, log, preview, evaluate, save, from one state until the last step or a signal. It never asks what it trains."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -68,11 +68,16 @@ def onward(loop: Loop, state: TrainState, start: int) -> TrainState:
 
     Raises RollBack where the run has to go back, and UserError where it has to end: both leave the checkpoints as they are.
     """
+    with device_calls(loop.config, loop.source, loop.parts, loop.guard.attempt, start, loop.record.waiting) as batches:
+        return take_steps(loop, state, start, batches)
+
+
+def take_steps(loop: Loop, state: TrainState, start: int, batches: Iterator[Any]) -> TrainState:
+    """`onward` with its batches."""
     config, record, saves, stop = loop.config, loop.record, loop.saves, loop.stop
     train, steps = config.train, config.train.steps
     pending: Pending | None = None
     signalled = processes.Largest(loop.parts.layout.mesh)
-    batches = device_calls(config, loop.source, loop.parts, loop.guard.attempt, start, record.waiting)
     for now in calls(config, start):
         done, step = now[0] - 1, now[-1]
         try:

@@ -1,6 +1,7 @@
 """What a run can be refused for before its first step and before anything is written: cheaply, with nothing compiled."""
 
 import contextlib
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from tinygen.errors import UserError
 from tinygen.evaluate import held_out_size, held_out_step
 from tinygen.footprint import bytes_held, placed, si
 from tinygen.media import Media
+from tinygen.models.layers import Output
 from tinygen.rng import stream
 from tinygen.sample import BATCH, preview_size, preview_step, sample_step
 from tinygen.state import TrainState, Tree, graph_of, init_state, merge
@@ -161,7 +163,22 @@ def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
         names = " and ".join(f"config.{section}.name={config[section].name}" for section in ("data", "model", "objective"))
         where = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
         said = next(iter(str(error).splitlines()), "")[:200]  # JAX writes more lines, about tracebacks
-        raise UserError(f"{names} do not go together: {what} fails in {where}.\n{type(error).__name__}: {said}") from error
+        reason = f"{type(error).__name__}: {said}{_hint(error)}"
+        raise UserError(f"{names} do not go together: {what} fails in {where}.\n{reason}") from error
+
+
+def _hint(error: Exception) -> str:
+    """What a denoiser of the user's own has to be like, where that is what went wrong."""
+    fields = {field.name for field in dataclasses.fields(Output)}
+    if isinstance(error, AttributeError) and error.name in fields and not isinstance(error.obj, Output):
+        return f". A denoiser returns tinygen.models.layers.Output(pred), not {_kind(error.obj)}"
+    if isinstance(error, TypeError) and "__call__() " in str(error):
+        return ". A denoiser's __call__ takes (x, t, *, cond, rngs=None), for MeanFlow (x, t, r, *, cond, rngs=None)"
+    return ""
+
+
+def _kind(value: object) -> str:
+    return "a bare array" if isinstance(value, jax.Array) else f"{type(value).__name__!r}"
 
 
 def _innermost(traceback: TracebackType | None) -> TracebackType:

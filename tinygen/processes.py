@@ -7,7 +7,6 @@ is and when devices hang; numbers of the loop go through a collective of the mes
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ import numpy as np
 from jax._src import distributed  # the key-value store has no public name; Orbax uses it as we do
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tinygen import cluster
+from tinygen import cluster, faults
 from tinygen.errors import UserError
 
 PREFIX = "tinygen"
@@ -64,8 +63,10 @@ def joined(where: str, timeout: int, command: str) -> Iterator[None]:
     except BaseException as error:
         done.set()
         _tell_others(error)
-        if _one_line(error):
+        if isinstance(error, UserError | KeyboardInterrupt) or faults.lost(error):
             print(f"tinygen: {_reason(error)}", file=sys.stderr)
+        elif message := faults.machines(error):
+            faults.show(error, message)
         else:
             traceback.print_exception(error)
         _leave(_status(error))  # at once: JAX's own way out waits for all processes, and those in a collective wait for us
@@ -199,12 +200,12 @@ def _linger() -> None:
 
 
 def _status(error: BaseException) -> int:
-    return 2 if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _one_line(error: BaseException) -> bool:
-    """Whether the error says all there is to say: it is the user's, or another process has gone."""
-    return isinstance(error, UserError | KeyboardInterrupt) or _lost(error)
+    """2 where something outside this program has to be put right, 1 where another process has gone or the fault is ours."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, UserError):
+        return 2
+    return 2 if not faults.lost(error) and faults.machines(error) else 1
 
 
 def _reason(error: BaseException) -> str:
@@ -212,12 +213,10 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return f"another process has gone ({said[:160]}). What is saved is good; the same command goes on from there." if _lost(error) else said
-
-
-def _lost(error: BaseException) -> bool:
-    return isinstance(error, jax.errors.JaxRuntimeError) and re.search("Gloo|NCCL|[Cc]onnection|[Hh]eartbeat", str(error)) is not None
+    if gone := faults.lost(error):
+        said = f"{type(gone).__name__}: {' '.join(str(gone).split())}"
+        return f"another process has gone ({said[:160]}). What is saved is good; the same command resumes from there."
+    return faults.machines(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _leave(status: int) -> None:

@@ -98,7 +98,7 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.fold_in(stream(seed, "train"), state.guard["attempt"]), state.step)
         grads, metrics, buffers = gradients(loss, state, batch, key, accumulate)
         count = state.step - state.guard["skipped"]  # updates so far: what the schedule and the average go by
-        grad_norm, param_norm = optax.global_norm(grads), optax.global_norm(state.params)
+        grad_norm, param_norm = optax.tree.norm(grads), optax.tree.norm(state.params)
         sizes = [grad_norm, param_norm, metrics["loss"][0], *(jnp.sum(leaf) for leaf in jax.tree.leaves(buffers))]
         finite = jnp.isfinite(jnp.stack([jnp.asarray(size, jnp.float32) for size in sizes])).all()
 
@@ -106,7 +106,7 @@ def make_train_step(
             updates, opt_state = tx.update(grads, state.opt_state, state.params, grad_norm=grad_norm)
             params = optax.apply_updates(state.params, updates)
             ema = update_ema(state.ema, params, count, ema_decay)
-            return params, buffers, ema, opt_state, optax.global_norm(updates) / param_norm
+            return params, buffers, ema, opt_state, optax.tree.norm(updates) / param_norm
 
         def skip() -> tuple[Any, ...]:
             return state.params, state.buffers, state.ema, state.opt_state, jnp.zeros(())

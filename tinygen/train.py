@@ -12,7 +12,21 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, decoding, footprint, lock, media, optim, processes, rundir, runtime, same_data, stages
+from tinygen import (
+    build,
+    checkpoint,
+    decoding,
+    footprint,
+    lock,
+    media,
+    optim,
+    places,
+    processes,
+    rundir,
+    runtime,
+    same_data,
+    stages,
+)
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -59,7 +73,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
 def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]:
     """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
     check_writers(config.train.writers)
-    checkpoint.check_store(folder)
+    places.check(folder, "--workdir")
     begins = config.init.ckpt and not checkpoint.saved_steps(folder)
     earlier = checkpoint.find(config.init.ckpt, option="config.init.ckpt") if begins else None
     if earlier is not None:

@@ -1,5 +1,6 @@
 """What several steps a call (config.train.steps_per_call) save over one, data included: both take turns in blocks of steps."""
 
+import contextlib
 import functools
 import os
 import statistics
@@ -18,10 +19,11 @@ def measure(recipe: str, calls: int, block: int, rounds: int) -> dict[str, Any]:
 
     config = schema.load(recipe)
     source = build.data_source(config)
-    blocks = [taking(each, config, source, block) for each in (1, calls)]
-    for run in blocks:
-        run()  # the first one touches its memory
-    seconds = turns.take([turns.timed(run) for run in blocks], rounds)
+    with contextlib.ExitStack() as reading:
+        blocks = [taking(each, config, source, block, reading) for each in (1, calls)]
+        for run in blocks:
+            run()  # the first one touches its memory
+        seconds = turns.take([turns.timed(run) for run in blocks], rounds)
     return {
         "recipe": os.path.basename(recipe),
         "calls": calls,
@@ -31,8 +33,11 @@ def measure(recipe: str, calls: int, block: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def taking(calls: int, config: Config, source: Any, block: int) -> Callable[[], None]:
-    """A block of at least `block` steps, `calls` of them a call, each call's numbers read while the next one runs."""
+def taking(calls: int, config: Config, source: Any, block: int, reading: contextlib.ExitStack) -> Callable[[], None]:
+    """A block of at least `block` steps, `calls` of them per call, each call's numbers read while the next one runs.
+
+    reading: closes the batches
+    """
     import jax
 
     from tinygen import build, feed, footprint
@@ -48,7 +53,7 @@ def taking(calls: int, config: Config, source: Any, block: int) -> Callable[[], 
     with jax.set_mesh(parts.layout.mesh):
         call = footprint.compiled_step(jitted, parts.layout, abstract, shapes)
         state = jax.jit(init, out_shardings=shardings)()
-    spans, batches = feed.calls(config, 0), feed.device_calls(config, source, parts, 0, 0)
+    spans, batches = feed.calls(config, 0), reading.enter_context(feed.device_calls(config, source, parts, 0, 0))
 
     def run() -> None:
         nonlocal state

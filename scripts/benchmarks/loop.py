@@ -36,7 +36,8 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    batch = next(feed.device_batches(config, source, parts, 0, 0))
+    with feed.device_batches(config, source, parts, 0, 0) as batches:
+        batch = next(batches)
     bare: list[float] = []
     loop: list[float] = []
     own: Any = None  # the bare step's state

@@ -80,12 +80,14 @@ class Process:
         self.reader.start()
 
     def _read(self) -> None:
-        for line in self.child.stdout or ():
-            with self.heard:
-                self.lines.append(line.rstrip("\n"))
-                if found := STEP.search(line):
-                    self.step = int(found[1])
-                self.heard.notify_all()
+        assert self.child.stdout is not None
+        with self.child.stdout as said:
+            for line in said:
+                with self.heard:
+                    self.lines.append(line.rstrip("\n"))
+                    if found := STEP.search(line):
+                        self.step = int(found[1])
+                    self.heard.notify_all()
         with self.heard:
             self.lines.append("")  # wakes who waits for a line of a process that has ended
             self.heard.notify_all()

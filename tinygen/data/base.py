@@ -79,6 +79,12 @@ class FirstExamples:
         return self.examples.names(indices)
 
 
+class Reading(Iterator[Batch], Protocol):
+    """Batches that threads may read ahead, until it is closed."""
+
+    def close(self) -> None: ...
+
+
 Draw = Callable[[np.ndarray, Sequence[np.random.Generator]], Batch]
 """The examples at some indices, random ones, each by its generator."""
 
@@ -113,7 +119,7 @@ class DataSource:
     def batches(
         self, split: str, batch_size: int, seed: int, attempt: int = 0, start: int = 0, rows: Sequence[int] | None = None,
         *, ahead: bool = True,
-    ) -> Iterator[Batch]:  # fmt: skip
+    ) -> Reading:  # fmt: skip
         """Batches `start`, `start + 1`, ... of the endless concatenation of the split's shuffled epochs.
 
         Args:

@@ -1,0 +1,150 @@
+"""Whose an exception is: the user's (`UserError`), the machine's, another process's, or ours.
+
+The machine's are nobody's bug: a full disk, too little memory, too few file descriptors, a broken installation, a store that does not
+answer, input nested too deeply. They become one line, and their traceback goes to a file. Ours keep their traceback on the terminal.
+"""
+
+import errno
+import gc
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+LONGEST = 300  # characters of an error that a message repeats
+
+FILES = "Too many open files"
+MEMORY = "Cannot allocate memory"
+SHORTAGES = {  # what runs out: how libraries that keep no errno name it, and what helps
+    FILES: (rf"(?i){FILES}|EMFILE", "allow this process more open files: ulimit -n 4096"),
+    MEMORY: (
+        rf"(?i){MEMORY}|can't start new thread|failed to map segment|std::bad_alloc|unable to allocate [\d.]+ \w+ for an array",
+        "free memory, or raise the limit of this process (ulimit -v, ulimit -u, a container's)",
+    ),
+    "No space left on device": (r"(?i)no space left on device|disk quota exceeded", "make room there"),
+}
+ERRNOS = {errno.EMFILE: FILES, errno.ENFILE: FILES, errno.ENOMEM: MEMORY, errno.ENOSPC: "No space left on device"}
+DEVICE_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY")
+DEVICE_CURE = "Less is needed with other config.batch_size, config.optim.accumulate, config.remat or config.mesh.fsdp"
+NO_BACKEND = re.compile(r"Unable to initialize backend|CUDA_ERROR_NO_DEVICE|No visible .* devices")
+NETWORK = {"urllib", "urllib3", "http", "requests", "google", "aiohttp", "ssl"}  # packages whose exceptions are about a connection
+TENSORFLOW = "tensorflow.python.framework.errors_impl"  # of its file systems: buckets
+XLA = {"JaxRuntimeError", "XlaRuntimeError"}  # by name: JAX may be what cannot be imported
+LOST = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|[Ss]ocket closed|[Hh]eartbeat|another task died|coordination service")
+PEERS = {"JaxRuntimeError", "XlaRuntimeError", "ValueError", "RuntimeError"}  # which of them says so depends on when the connection broke
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that led to it: its causes, what was being handled when it was raised, the members of a group."""
+    waiting, seen = [error], set()
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+            context = None if each.__suppress_context__ else each.__context__
+            waiting += [other for other in (each.__cause__, context) if other is not None]
+
+
+def lost(error: BaseException) -> BaseException | None:
+    """The error, of those that led to this one, by which a collective says that another process has gone."""
+    return next((each for each in chain(error) if type(each).__name__ in PEERS and LOST.search(str(each))), None)
+
+
+def machines(error: BaseException) -> str | None:
+    """One line about an error that is the machine's, or None where it is not."""
+    for each in chain(error):  # whatever became of it on its way up, a shortage is what has to be mended
+        if said := _shortage(each):
+            return said
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{_named(error)}: {error.strerror or _line(error)}"
+    text, module = _line(error), type(error).__module__
+    if isinstance(error, ImportError) and _foreign(error):
+        return f"a package cannot be imported ({text}). Is it installed whole, and does this process have enough memory (ulimit -v)?"
+    if isinstance(error, RecursionError) and _nested(error):
+        return f"something that was read is nested too deeply ({text})"
+    if isinstance(error, RuntimeError) and NO_BACKEND.search(text):
+        return f"JAX finds no such device ({text}). Is JAX_PLATFORMS right, and the driver?"
+    if module.partition(".")[0] in NETWORK or module == TENSORFLOW:
+        return f"no answer from the network, or not the one that was wanted ({type(error).__name__}: {text})"
+    return None
+
+
+def _shortage(error: BaseException) -> str | None:
+    text = str(error)
+    if type(error).__name__ in XLA and DEVICE_MEMORY.search(text):
+        return f"the device's memory is not enough. {DEVICE_CURE}"
+    name = ERRNOS.get(error.errno or 0) if isinstance(error, OSError) else MEMORY if isinstance(error, MemoryError) else None
+    if name is None and isinstance(error, OSError | ImportError | RuntimeError):
+        name = next((each for each, (pattern, _) in SHORTAGES.items() if re.search(pattern, text)), None)
+    if name is None:
+        return None
+    where = _named(error) if isinstance(error, OSError) else _line(error, SHORTAGES[name][0])
+    return f"{name}{where and f' ({where})'}: {SHORTAGES[name][1]}"
+
+
+def _named(error: OSError) -> str:
+    """The file that an error is about, as far as it says."""
+    return str(error.filename) if error.filename is not None else _line(error) if error.errno is None else "input/output"
+
+
+def _line(error: BaseException, pattern: str = "") -> str:
+    """The line of an error's text that matches, or its last one: TensorFlow's import errors hold a whole traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    found = [line for line in lines if re.search(pattern, line)] if pattern else []
+    return (found or ([lines[0]] if "Traceback" not in lines[0] else lines[-1:]))[-1][:LONGEST]
+
+
+def _foreign(error: ImportError) -> bool:
+    return (error.name or "").partition(".")[0] != "tinygen"
+
+
+def _nested(error: RecursionError) -> bool:
+    """Whether a parser, or code that is not ours, called itself again and again: a parser in C leaves a short stack."""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = sum(name.startswith(PACKAGE + os.sep) for name in frames)
+    return len(frames) < 200 or ours < len(frames) / 10
+
+
+def show(error: BaseException, message: str) -> None:
+    """Prints an error that is the machine's: a line, and a second one that names the file with its traceback, private and new.
+
+    Where no file can be written the traceback is printed.
+    """
+    whole = "".join(traceback.format_exception(error))
+    path = _kept(whole)
+    print(f"tinygen: {message}\n{f'The traceback is in {path}' if path else whole.rstrip()}", file=sys.stderr)
+    _discard(error)
+
+
+def _kept(text: str) -> str | None:
+    """The new file, for this user alone, that holds a text; None where it cannot be written."""
+    for spare in (None, 0):  # where no more files can be opened, standard input makes room for this one
+        try:
+            if spare is not None:
+                os.close(spare)
+            descriptor, path = tempfile.mkstemp(prefix="tinygen-", suffix=".txt")
+            with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
+                stream.write(text)
+            return path
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                return None
+        except MemoryError:
+            return None
+    return None
+
+
+def _discard(error: BaseException) -> None:
+    """Frees what the frames of an error hold. Objects that are only half made print tracebacks of their own as they go: not now."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        for each in chain(error):
+            traceback.clear_frames(each.__traceback__)
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
