@@ -22,6 +22,7 @@ from tinygen import rng
 from tinygen.errors import UserError
 from tinygen.objectives import guidance
 from tinygen.objectives.flow import by_time, mean_over
+from tinygen.objectives.guidance import Predict
 from tinygen.objectives.paths import Path, along
 from tinygen.objectives.samplers import Integration
 
@@ -91,7 +92,7 @@ class EDM(guidance.Denoising):
         grid = self.grid(conditional=conditional)
         return self._integration(conditional).run(functools.partial(self._slope, predict), self.sigma_max * noise, keys, grid)
 
-    def _slope(self, predict: guidance.Predict, z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
+    def _slope(self, predict: Predict, z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
         """dz/dσ = (z - D) / σ of z [B, ...]. An instantaneous slope: `r`, the end of a step, is not used."""
         del r
         at = along(sigma, z)
