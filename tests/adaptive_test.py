@@ -41,6 +41,44 @@ def test_the_weights_are_those_of_the_method():
     assert sum(adaptive.ERROR) == pytest.approx(0, abs=1e-15)
 
 
+def bending(x, t, xp=jnp):
+    """x [..., 4]: the first two numbers shrink on the way from t = 1 to 0, the others grow, and there are bumps in the way."""
+    bumps = 9 * xp.exp(-(((t - 0.4) / 0.02) ** 2)) + 9 * xp.exp(-(((t - 0.03) / 0.01) ** 2))
+    return x * xp.stack([3 + 0 * t, 2 * t, -2 * t, -1 + 0 * t], -1) + bumps[..., None]
+
+
+# An example's size decides how much error its steps may have: from small to large, some numbers of one and some of the other.
+SIZES = np.array([[0.01, 0.5, -2.0, 30.0], [500.0, -40.0, 0.001, 1000.0], [0.0, 0.0, -700.0, 5.0], [9.0, -9.0, 0.0, 0.0]])
+
+
+def by_hand(x, tolerance, most):
+    """(x at t = 0, evaluations) of one example: SciPy's tables, and its error norm with rtol = atol, in a plain loop."""
+    t, h, slope, calls = 1.0, tolerance ** (1 / 5), bending(x, np.array(1.0), np), 1
+    while t > 0:
+        last = calls + 12 > most
+        s = 0.0 if last or t - 1.01 * h <= 0 else t - h
+        K = [slope]
+        for share, row in zip(RK45.C[1:], RK45.A[1:], strict=True):
+            K.append(bending(x + (s - t) * (row[: len(K)] @ np.array(K)), np.array(t + share * (s - t)), np))
+        end = x + (s - t) * (RK45.B @ np.array(K))
+        K.append(bending(end, np.array(s), np))
+        scale = tolerance + tolerance * np.maximum(np.abs(x), np.abs(end))
+        error = np.sqrt(np.mean(((s - t) * (RK45.E @ np.array(K)) / scale) ** 2))
+        h, calls = (t - s) * np.clip(0.9 * error ** (-1 / 5), 0.2, 2), calls + 6
+        if last or error <= 1:
+            x, slope, t = end, K[-1], s
+    return x, calls
+
+
+@pytest.mark.parametrize(("tolerance", "most"), [(1e-2, 1000), (1e-3, 1000), (1e-6, 1000), (1e-6, 40)])
+def test_steps_are_chosen_by_an_error_beside_each_number_s_own_size(tolerance, most):
+    expected = [by_hand(x, tolerance, most) for x in SIZES]
+    with jax.enable_x64(True):
+        found, calls = run(lambda x, t, r: bending(x, t), jnp.asarray(SIZES), tolerance, most)
+    assert calls.tolist() == [calls for _, calls in expected]
+    np.testing.assert_allclose(found, [x for x, _ in expected], rtol=1e-9, atol=1e-9)
+
+
 def test_the_error_falls_with_the_tolerance_which_costs_more_evaluations():
     with jax.enable_x64(True):
         x = jnp.asarray(sampler_orders.START)[:, None]

@@ -29,10 +29,10 @@ def strength(cond):
 
 
 def predictions(z, t, r, cond):
-    """(u, head): one formula for NumPy and JAX. The interval of guidance is part of it, so that it matters what is told."""
+    """(u, head): one formula for NumPy and JAX. Weight and interval of guidance are part of both, so it matters what each call is given."""
     t, h = column(t), column(t - r)
     inner = column(cond["t_hi"] - cond["t_lo"]) if "t_lo" in cond else 1.0
-    return factor(cond) * (z**2 * (1 + t) + h * z) + strength(cond) * inner * z, factor(cond) * z + t
+    return factor(cond) * (z**2 * (1 + t) + h * z) + strength(cond) * inner * z, factor(cond) * z + t + strength(cond) * inner
 
 
 def rate(z, t, r, cond, dz):
@@ -59,12 +59,14 @@ def watched(objective, *, train, head, masked):
 
 
 def targets(objective, z, t, r, cond, v):
-    """(what the network is compared with, the direction of du/dt), as MATHS has them."""
+    """(what the network is compared with, the direction of du/dt), as the papers' authors have them."""
     null = {**cond, "keep": np.zeros(B, bool)}
     if hasattr(objective, "omega_max"):
         which = 1 if objective.head else 0
-        own, other = (predictions(z, t, t, each)[which] for each in (cond, null))
         acts = cond["keep"] & (t >= cond["t_lo"]) & (t <= cond["t_hi"])
+        trained = dict(t_lo=np.zeros(B), t_hi=np.ones(B))  # at r = t
+        asked = ({**cond, **trained, "omega": np.where(acts, cond["omega"], 1)}, {**null, **trained, "omega": np.ones(B)})
+        own, other = (predictions(z, t, t, each)[which] for each in asked)
         return v + column(np.where(acts, 1 - 1 / cond["omega"], 0.0)) * (own - other), own
     own, other = (predictions(z, t, t, each)[0] for each in (cond, null))
     acts = cond["keep"] & (t >= objective.omega_interval[0]) & (t <= objective.omega_interval[1])

@@ -58,6 +58,23 @@ def test_every_expert_serves_exactly_k_tokens_of_each_example_those_it_likes_bes
     np.testing.assert_allclose(P.sum(-1), 1, rtol=1e-6)
 
 
+def test_tokens_are_ranked_where_their_probabilities_saturate_at_0_and_1():
+    """Router scores so far apart that float32 has P = 1 for one expert and 0 for the others, of all tokens: no ties all the same."""
+    layer = make(1.0)
+    scores = np.random.default_rng(3).normal(size=(1, L, E)) * 5
+    scores[:, :, 0] += 200
+    layer.router[...] = jnp.eye(D)[:, :E]
+    x = np.zeros((1, L, D), np.float32)
+    x[..., :E] = scores
+    P, share, index = jax.device_get(jax.jit(layer.route)(x))
+    assert set(np.unique(P)) == {0, 1}
+    np.testing.assert_array_equal(share, np.take_along_axis(np.swapaxes(P, 1, 2), index, 2))
+    exact = x[..., :E].astype(np.float64)
+    log_odds = [exact[0, :, e] - np.logaddexp.reduce(np.delete(exact[0], e, 1), 1) for e in range(E)]
+    for e in range(E):
+        assert index[0, e].tolist() == np.argsort(-log_odds[e])[:3].tolist()
+
+
 def test_tokens_that_no_expert_has_chosen_get_exactly_nothing():
     layer = make(0.5)
     out, index = jax.device_get(jax.jit(lambda x: (layer(x)[0], layer.route(x)[2]))(X))

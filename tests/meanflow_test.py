@@ -190,7 +190,7 @@ def test_guidance_by_a_condition_is_its_formula():
     model_saw = {}
 
     def model(x, t, r=None, cond=None, *, rngs=None):
-        model_saw.update(cond)
+        model_saw.update(cond)  # the call for the average velocity is the last
         return Output(label_velocity(x, t, r, cond))
 
     z, v = jnp.zeros((250, *SHAPE)), jnp.full((250, *SHAPE), 3.0)
@@ -201,6 +201,34 @@ def test_guidance_by_a_condition_is_its_formula():
     assert 50 < inside.sum() < 190
     target = 3 + np.where(inside, 1 - 1 / told["omega"], 0) * (5 - 10)
     np.testing.assert_allclose(np.sqrt(error), np.abs(np.where(keep, 5, 10) - target), rtol=1e-5)
+
+
+@pytest.mark.parametrize("velocity", ["head", "boundary"])
+@pytest.mark.parametrize("omega_max", [1.0, 8.0])
+def test_improved_meanflow_asks_for_no_velocity_that_it_does_not_train(omega_max, velocity):
+    """Where r = t examples are trained on the interval [0, 1] alone, so it must be that of every call with r = t; the null
+    condition's weight is 1, an example's own 1 outside its interval.
+    """
+    calls = []
+
+    def model(x, t, r=None, cond=None, *, rngs=None):
+        calls.append((t, r, cond))
+        return Output(jnp.zeros_like(x), head=jnp.zeros_like(x))
+
+    num, label = 300, jnp.zeros(300, jnp.int32)
+    t, r = jnp.linspace(0.01, 0.99, num), jnp.linspace(0.01, 0.99, num) * jnp.tile(jnp.array([1.0, 0.5]), num // 2)
+    cond = {"label": label, "keep": jnp.arange(num) % 3 > 0}
+    z = jnp.zeros((num, *SHAPE))
+    improved(omega_max=omega_max, velocity=velocity)._error(model, Draw(z, z, t, r), cond, KEY(0), train=True)
+    (at, end, asked), (_, _, told) = ([np.asarray(getattr(each, "primal", each)) for each in call[:2]] + [call[2]] for call in calls)
+    np.testing.assert_array_equal(at, end)
+    assert (set(np.asarray(asked["t_lo"])), set(np.asarray(asked["t_hi"]))) == ({0.0}, {1.0})
+    low, high, omega = (np.asarray(told[name]) for name in ("t_lo", "t_hi", "omega"))
+    equal = np.asarray(t == r)
+    np.testing.assert_array_equal((low == 0) & (high == 1), equal)
+    acts = np.asarray(cond["keep"]) & (np.asarray(t) >= low) & (np.asarray(t) <= high)
+    own = np.where(acts, omega, 1)
+    np.testing.assert_array_equal(asked["omega"], np.concatenate([own, np.ones(num)]) if omega_max > 1 else np.ones(num))
 
 
 def test_the_head_learns_the_same_target_and_leads_the_derivative():

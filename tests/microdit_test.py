@@ -234,17 +234,20 @@ def products(jaxpr):
 @pytest.mark.parametrize(
     ("precision", "primitive"), [("float32", "dot_general"), ("bfloat16", "rounded_product"), ("bfloat16_activations", "rounded_product")]
 )
-def test_every_matrix_product_takes_the_chosen_precision_and_gives_float32(batch, precision, primitive):
+def test_every_matrix_product_but_the_time_s_takes_the_chosen_precision_and_gives_float32(batch, precision, primitive):
     graphdef, state = abstract(precision=precision)
     x, t, label = batch
     jaxpr = jax.make_jaxpr(lambda state: nnx.merge(graphdef, state)(x, t, cond={"label": label}).pred)(state)
     found = list(products(jaxpr.jaxpr))
     # a block: q k v out, gate up down, modulation, scores, mixing; besides: patches, time twice, condition, final modulation, final
     assert len(found) == 2 * 10 + 6
-    assert {equation.primitive.name for equation in found} == {primitive}
+    exact = [equation for equation in found if equation.primitive.name == "dot_general"]
+    if primitive == "rounded_product":
+        assert [equation.invars[1].aval.shape[0] for equation in exact] == [256, 16]  # sines and cosines, then the width
+    else:
+        assert exact == found
     assert {str(equation.outvars[0].aval.dtype) for equation in found} == {"float32"}
-    if precision == "float32":
-        assert {equation.params["precision"] for equation in found} == {(jax.lax.Precision.HIGHEST,) * 2}
+    assert {equation.params["precision"] for equation in exact} == {(jax.lax.Precision.HIGHEST,) * 2}
 
 
 # Derivatives

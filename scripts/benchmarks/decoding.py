@@ -28,7 +28,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
     graphdef, objective = graph_of(parts.create), parts.objective
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
     # Every block is the identity at first: noise makes of it a model whose tokens depend on all before them.
-    noise = iter(jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))))
+    noise = iter(jax.random.split(stream(config.seed, "train"), len(jax.tree.leaves(params))))
     params = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(next(noise), leaf.shape, leaf.dtype), params)
     keys = example_keys(stream(config.seed, "sample"), 0, num)
 

@@ -17,10 +17,10 @@ class Scalars(nnx.Module):
     t_lo, t_hi: the interval of t where it acts
     """
 
-    def __init__(self, names: Sequence[str], width: int, scale: float, *, precision: str, rngs: nnx.Rngs):
+    def __init__(self, names: Sequence[str], width: int, scale: float, *, rngs: nnx.Rngs):
         self.names = tuple(names)
         for name in self.names:
-            setattr(self, name, TimeEmbedding(width, scale, precision=precision, rngs=rngs))
+            setattr(self, name, TimeEmbedding(width, scale, rngs=rngs))
 
     def __call__(self, h: jax.Array, cond: Mapping[str, jax.Array]) -> jax.Array:
         known = {**cond, "h": h}

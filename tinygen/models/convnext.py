@@ -87,9 +87,9 @@ class ConvNeXt(Conditioned):
             return nnx.List([Block(width, **block, precision=precision, rngs=rngs) for _ in range(depth)])
 
         first, last = widths[0], widths[-1]
-        self.time = layers.TimeEmbedding(condition_width, time_scale, precision=precision, rngs=rngs)
+        self.time = layers.TimeEmbedding(condition_width, time_scale, rngs=rngs)
         self.make_label(classes, condition_width, precision=precision, rngs=rngs)
-        self.scalars = Scalars(told, condition_width, time_scale, precision=precision, rngs=rngs) if told else None
+        self.scalars = Scalars(told, condition_width, time_scale, rngs=rngs) if told else None
         self.embed = linear(patch**dims * channels, first)
         self.blocks = blocks(first, depths[0])
         self.halve = linear(2**dims * first, last) if len(widths) == 2 else None

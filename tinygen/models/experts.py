@@ -63,13 +63,18 @@ class Experts(nnx.Module):
         return pin(out, "batch", ...), self._stats(P, index)
 
     def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(P [B, L, E], each expert's largest P [B, E, k], of which tokens they are: int32 [B, E, k])."""
+        """(P [B, L, E], each expert's largest P [B, E, k], of which tokens they are: int32 [B, E, k]).
+
+        Tokens are ranked by ln(P / (1 - P)), which orders them as P does and has no ties where P in float32 is 0 or 1.
+        """
         B, L, D = x.shape
         E = self.router.shape[-1]
-        # In float32 always: rounded scores would tie, and which token an expert takes would hang on their order.
+        # In float32 always: rounded scores would tie, and then the token's place would decide.
         rows = pin(x, "batch", ...).reshape(-1, D)
-        P = jax.nn.softmax(product(rows, self.router[...], ((1,), (0,)), precision="float32").reshape(B, L, E), -1)
-        return P, *jax.lax.top_k(jnp.swapaxes(P, 1, 2), num_taken(L, E, self.capacity))
+        scores = product(rows, self.router[...], ((1,), (0,)), precision="float32").reshape(B, L, E)
+        P = jax.nn.softmax(scores, -1)
+        _, index = jax.lax.top_k(jnp.swapaxes(_log_odds(scores), 1, 2), num_taken(L, E, self.capacity))
+        return P, jnp.take_along_axis(jnp.swapaxes(P, 1, 2), index, 2), index
 
     def _apply(self, x: jax.Array) -> jax.Array:
         """Each expert on its rows, [E, M, D] -> [E, M, D]."""
@@ -84,6 +89,12 @@ class Experts(nnx.Module):
         served = jax.vmap(lambda index: jnp.zeros(L).at[index.ravel()].set(1.0))(index)
         values = jnp.mean(entropy), jnp.mean(served), E * jnp.min(jnp.mean(P, (0, 1)))
         return dict(zip(STATS, values, strict=True))
+
+
+def _log_odds(scores: jax.Array) -> jax.Array:
+    """ln(P / (1 - P)) of P = softmax(scores [..., E]): each score less the logarithm of the others' sum of exponentials."""
+    others = jnp.where(jnp.eye(scores.shape[-1], dtype=bool), -jnp.inf, scores[..., None, :])  # [..., E, E]
+    return jax.lax.stop_gradient(scores - jax.nn.logsumexp(others, -1))
 
 
 def num_taken(tokens: int, experts: int, capacity: float) -> int:

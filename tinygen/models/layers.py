@@ -107,7 +107,8 @@ class RMSNorm(nnx.Module):
 
 
 def layer_norm(x: jax.Array) -> jax.Array:
-    """Zero mean and unit variance over the last axis, without parameters: adaptive layer norm brings its own."""
+    """Zero mean and unit variance over the last axis, in float32, without parameters: adaptive layer norm brings its own."""
+    x = wide(x)
     centred = x - jnp.mean(x, -1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + 1e-6)
 
@@ -119,7 +120,7 @@ class LayerNorm(nnx.Module):
         self.scale = nnx.Param(jnp.ones(width))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return layer_norm(wide(x)) * self.scale[...]
+        return layer_norm(x) * self.scale[...]
 
 
 def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
@@ -197,13 +198,17 @@ def sincos_2d(height: int, width: int, features: int, grid: int = 0) -> jax.Arra
 
 
 class TimeEmbedding(nnx.Module):
-    """t [B] -> [B, D]: a two-layer perceptron on sines and cosines of scale·t."""
+    """t [B] -> [B, D]: a two-layer perceptron on sines and cosines of scale·t.
 
-    def __init__(self, width: int, scale: float, *, precision: str, rngs: nnx.Rngs):
+    Its products are in float32 whatever the precision of the model. Rounded to bfloat16 the sines of ln σ / 4, EDM's time, have steps
+    of up to 2^-8, or 1.6 % of σ; and an average velocity's du/dt is the slope of these features.
+    """
+
+    def __init__(self, width: int, scale: float, *, rngs: nnx.Rngs):
         self.scale = scale
         self.features = 256
-        self.hidden = Linear(self.features, width, precision=precision, rngs=rngs)
-        self.out = Linear(width, width, precision=precision, rngs=rngs)
+        self.hidden = Linear(self.features, width, precision="float32", rngs=rngs)
+        self.out = Linear(width, width, precision="float32", rngs=rngs)
 
     def __call__(self, t: jax.Array) -> jax.Array:
         return self.out(jax.nn.silu(self.hidden(sincos(self.scale * t, self.features))))

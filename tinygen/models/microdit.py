@@ -130,7 +130,7 @@ class MicroDiT(Conditioned):
             return None if adaln == "block" else Linear(width, outputs, zero=True, precision=precision, rngs=rngs)
 
         self.embed = Linear(patch * patch * C, mixer, precision=precision, rngs=rngs)
-        self.time = layers.TimeEmbedding(width, time_scale, precision=precision, rngs=rngs)
+        self.time = layers.TimeEmbedding(width, time_scale, rngs=rngs)
         self.make_label(classes, width, precision=precision, rngs=rngs)
         self.modulation = shared(6 * width)
         self.blocks = nnx.List(
@@ -156,7 +156,7 @@ class MicroDiT(Conditioned):
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
         self.told = tuple(told)
-        self.scalars = Scalars(told, width, time_scale, precision=precision, rngs=rngs) if told else None
+        self.scalars = Scalars(told, width, time_scale, rngs=rngs) if told else None
         self.head = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs) if head else None
         self.head_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)

@@ -148,12 +148,11 @@ def instantaneous(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: b
     return jax.lax.stop_gradient(out.head if head else out.pred)
 
 
-def both(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: bool = False) -> tuple[jax.Array, jax.Array]:
-    """`instantaneous` with each example's own condition, dropped or not, and with the null condition: one evaluation of twice the batch."""
-    null = {**cond, "keep": jnp.zeros(len(z), bool)}
-    twice = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), dict(cond), null)
-    own, other = jnp.split(instantaneous(model, jnp.concatenate([z, z]), jnp.concatenate([t, t]), twice, head=head), 2)
-    return own, other
+def both(model: Any, z: jax.Array, t: jax.Array, first: Cond, second: Cond, *, head: bool = False) -> tuple[jax.Array, jax.Array]:
+    """`instantaneous` with each of two conditions: one evaluation of twice the batch."""
+    twice = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), dict(first), dict(second))
+    one, other = jnp.split(instantaneous(model, jnp.concatenate([z, z]), jnp.concatenate([t, t]), twice, head=head), 2)
+    return one, other
 
 
 def with_rate(model: Any, draw: Draw, velocity: jax.Array, cond: Cond, key: jax.Array, *, train: bool) -> tuple[Any, jax.Array]:

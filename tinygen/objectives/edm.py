@@ -2,6 +2,9 @@
 
 z = x + σ·ε, ln σ = P_mean + P_std·n. The network F is wrapped so that it sees and gives numbers of unit variance:
 D(z, σ) = c_skip·z + c_out·F(c_in·z, ln σ / 4). Samplers integrate dz/dσ = (z - D) / σ from σ_max to 0.
+
+At small σ both D - x and z - D are small differences of large numbers, so neither is computed from D. With s² = σ² + σ_d²:
+D - x = c_out·(F - (σ·x - σ_d²·ε) / (σ_d·s)), and (z - D) / σ = (σ / s²)·z - (σ_d / s)·F.
 """
 
 import dataclasses
@@ -19,6 +22,7 @@ from tinygen import rng
 from tinygen.errors import UserError
 from tinygen.objectives import guidance
 from tinygen.objectives.flow import by_time, mean_over
+from tinygen.objectives.guidance import Predict
 from tinygen.objectives.paths import Path, along
 from tinygen.objectives.samplers import Integration
 
@@ -59,7 +63,7 @@ class EDM(guidance.Denoising):
         self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """λ(σ)·‖D(x + σε, σ) - x‖², λ = (σ² + σ_d²) / (σ σ_d)²: F's squared error, over its own predictions and the valid examples.
+        """λ(σ)·‖D(x + σε, σ) - x‖², λ = 1 / c_out²: F's squared error, over its own predictions and the valid examples.
 
         Metrics: `loss`, `raw_loss` (of D, without λ) and `raw_loss_t0` to `raw_loss_t3`, by quarter of the noise levels: (sum, weight).
         """
@@ -70,12 +74,12 @@ class EDM(guidance.Denoising):
         sigma = jnp.exp(self.p_mean + self.p_std * n)
         cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
         at = sigma.reshape(B, *[1] * (x.ndim - 1))
-        z = x + at * jax.random.normal(noise_key, x.shape)
-        skip, out, into = self._coefficients(at)
-        given = model(into * z, jnp.log(sigma) / 4, cond=cond, rngs=nnx.Rngs(mask=mask_key) if train else None)
-        error = mean_over(jnp.square(skip * z + out * given.pred - x), given.weight)  # [B]
+        noise, into = jax.random.normal(noise_key, x.shape), self._into(at)
+        given = model(into * (x + at * noise), jnp.log(sigma) / 4, cond=cond, rngs=nnx.Rngs(mask=mask_key) if train else None)
+        target = into * (at / self.sigma_data * x - self.sigma_data * noise)
+        weighted = mean_over(jnp.square(given.pred - target), given.weight)  # [B]
+        error = weighted * (sigma * self.sigma_data * self._into(sigma)) ** 2
         weight = batch.get("weight", jnp.ones(B))
-        weighted = error * (sigma**2 + self.sigma_data**2) / (sigma * self.sigma_data) ** 2
         total, raw = ((jnp.sum(weight * each), jnp.sum(weight)) for each in (weighted, error))
         metrics = {"loss": total, "raw_loss": raw, **by_time(error, weight, jax.scipy.stats.norm.cdf(n)), **given.stats}
         return total[0] / jnp.maximum(total[1], 1e-12), metrics
@@ -84,15 +88,16 @@ class EDM(guidance.Denoising):
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
     ) -> tuple[jax.Array, jax.Array]:
         predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
-
-        def slope(z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
-            at = along(sigma, z)
-            skip, out, into = self._coefficients(at)
-            return (z - skip * z - out * predict(into * z, jnp.log(sigma) / 4, sigma)) / at
-
         noise, conditional = rng.normal(keys, self.shape), bool(cond)
         grid = self.grid(conditional=conditional)
-        return self._integration(conditional).run(slope, self.sigma_max * noise, keys, grid)
+        return self._integration(conditional).run(functools.partial(self._slope, predict), self.sigma_max * noise, keys, grid)
+
+    def _slope(self, predict: Predict, z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
+        """dz/dσ = (z - D) / σ of z [B, ...]. An instantaneous slope: `r`, the end of a step, is not used."""
+        del r
+        at = along(sigma, z)
+        into = self._into(at)
+        return into * (at * into * z - self.sigma_data * predict(into * z, jnp.log(sigma) / 4, sigma))
 
     def _integration(self, conditional: bool) -> Integration:
         """Over the noise levels σ_max > ... > σ_min > 0. The last step is Euler's: at σ = 0 there is no slope."""
@@ -113,7 +118,6 @@ class EDM(guidance.Denoising):
         ends = self.sigma_max ** (1 / self.rho), self.sigma_min ** (1 / self.rho)
         return np.append(np.linspace(*ends, steps) ** self.rho, 0.0)
 
-    def _coefficients(self, sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(c_skip, c_out, c_in)"""
-        total = sigma**2 + self.sigma_data**2
-        return self.sigma_data**2 / total, sigma * self.sigma_data * jax.lax.rsqrt(total), jax.lax.rsqrt(total)
+    def _into(self, sigma: jax.Array) -> jax.Array:
+        """c_in = 1 / √(σ² + σ_d²); c_skip is (σ_d·c_in)², and c_out is σ·σ_d·c_in."""
+        return jax.lax.rsqrt(sigma**2 + self.sigma_data**2)

@@ -58,7 +58,7 @@ class MeanFlow(AverageVelocity):
 
     def _guided(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array]) -> jax.Array:
         """ω·v + (1 - ω - κ)·u(z, t, t | null) + κ·u(z, t, t | c) inside the interval, v outside and where the condition is dropped."""
-        kept, null = average_velocity.both(model, draw.z, draw.t, cond)
+        kept, null = average_velocity.both(model, draw.z, draw.t, cond, {**cond, "keep": jnp.zeros(len(draw.z), bool)})
         guided = self.omega * draw.v + (1 - self.omega - self.kappa) * null + self.kappa * kept
         low, high = self.omega_interval
         acts = cond["keep"] & (draw.t >= low) & (draw.t <= high)
@@ -113,12 +113,15 @@ class ImprovedMeanFlow(AverageVelocity):
         low = jnp.where(equal, 0.0, 0.5 * jax.random.uniform(low_key, (B,)))
         high = jnp.where(equal, 1.0, 0.5 + 0.5 * jax.random.uniform(high_key, (B,)))
         told = {**cond, "omega": omega, "t_lo": low, "t_hi": high}
+        # Velocities are asked for with what examples with r = t are trained on: the whole interval, weight 1 outside the example's own.
+        whole = {**cond, **self._unguided(B, bool(cond))}
         if given:
-            velocity, null = average_velocity.both(model, draw.z, draw.t, told, head=self.head)
-            weight = jnp.where(cond["keep"] & (draw.t >= low) & (draw.t <= high), 1 - 1 / omega, 0.0)
-            target = draw.v + along(weight, draw.z) * (velocity - null)
+            acts = cond["keep"] & (draw.t >= low) & (draw.t <= high)
+            own, null = {**whole, "omega": jnp.where(acts, omega, 1.0)}, {**whole, "keep": jnp.zeros(B, bool)}
+            velocity, unconditional = average_velocity.both(model, draw.z, draw.t, own, null, head=self.head)
+            target = draw.v + along(jnp.where(acts, 1 - 1 / omega, 0.0), draw.z) * (velocity - unconditional)
         else:
-            velocity, target = average_velocity.instantaneous(model, draw.z, draw.t, told, head=self.head), draw.v
+            velocity, target = average_velocity.instantaneous(model, draw.z, draw.t, whole, head=self.head), draw.v
         out, rate = average_velocity.with_rate(model, draw, velocity, told, key, train=train)
         composed = out.pred + along(draw.t - draw.r, draw.z) * jax.lax.stop_gradient(rate)
         terms = (jnp.square(composed - target),) + ((jnp.square(out.head - target),) if self.head else ())
