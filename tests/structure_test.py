@@ -36,7 +36,7 @@ LEVELS = [
     {"state"},
     {"optim", "arrays", "hlo", "seals", "guard", "text_encoder", "metrics"},
     {"models", "objectives", "data", "sharding", "scores"},
-    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap"},
+    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "npy"},
     {"keys", "cluster", "models.products", "flops", "watchdog"},
     {"errors"},
 ]

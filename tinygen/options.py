@@ -130,8 +130,13 @@ def eval_fid(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "compare",
         [],
-        "Put the newest scores of two workdirs side by side: --compare A B. Unlike protocols are refused.",
+        "Put the newest scores of two workdirs, or of files that --out named, side by side: --compare A B. Unlike protocols are refused.",
         flag_values=values,
+    )
+    text(
+        "out",
+        None,
+        "The file that scores are appended to, or a folder for eval.jsonl. Default: a run's workdir for --ckpt, none for --samples.",
     )
     flags.DEFINE_list("allow", [], "Fields of the protocol that may differ in --compare.", flag_values=values)
 

@@ -1,8 +1,9 @@
-"""`tinygen eval-fid --compare A B`: two scores side by side, where their protocols are alike."""
+"""`tinygen eval-fid --compare A B`: two scores side by side, where their protocols are alike; and where a call keeps its scores."""
 
 import itertools
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ from etils import epath
 
 from tinygen.errors import UserError, unknown
 from tinygen.scores.protocol import unlike
+from tinygen.scoring.scores import NOTE
 
 RECORD = "eval.jsonl"
+LARGEST = 2**28  # bytes of a record that is read
 APART = ("_stderr", "_std", "_infinity")  # what stands beside a score
 
 
@@ -21,7 +24,7 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
     allowed: fields of the protocol that may differ, since they are what is compared
     """
     if len(places) != 2:
-        raise UserError("--compare takes two places, workdirs or eval.jsonl files: --compare runs/a runs/b")
+        raise UserError("--compare takes two places, workdirs or files that --out named: --compare runs/a scores.jsonl")
     records = [lines(place) for place in places]
     fields = {field for line in itertools.chain(*records) for field in line["protocol"]}
     for field in allowed:
@@ -52,10 +55,13 @@ def common(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def lines(place: str) -> list[dict[str, Any]]:
     """The lines of a record that have a protocol, the newest first. Raises UserError where there is none."""
-    path = epath.Path(place)
-    path = path / RECORD if path.is_dir() else path
+    path = record(place)
     if not path.exists():
-        raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it")
+        raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it into a run's workdir, or where --out says")
+    if "://" not in place and not os.path.isfile(path):
+        raise UserError(f"--compare {place}: {path} is not a regular file")
+    if path.stat().length > LARGEST:
+        raise UserError(f"--compare {place}: {path} is larger than any record of scores ({LARGEST:,} bytes)")
     found = []
     for text in reversed(path.read_bytes().splitlines()):
         try:
@@ -69,6 +75,12 @@ def lines(place: str) -> list[dict[str, Any]]:
     raise UserError(f"--compare {place}: {path} holds no score with a protocol: tinygen eval-fid writes such")
 
 
+def record(place: str) -> epath.Path:
+    """The file of scores that a path means: that file, or eval.jsonl in that folder."""
+    path = epath.Path(place)
+    return path / RECORD if path.is_dir() else path
+
+
 def scores(line: Mapping[str, Any]) -> dict[str, float]:
     skipped = {"step", "seed"}
     return {
@@ -79,7 +91,7 @@ def scores(line: Mapping[str, Any]) -> dict[str, float]:
 
 def about(line: Mapping[str, Any]) -> str:
     subject = ", ".join(f"{name} {line[name]}" for name in ("checkpoint", "step", "samples", "seed") if name in line)
-    return f"{subject}, {line.get('time', '')}"
+    return ", ".join(filter(None, (subject, str(line.get("time", "")), str(line.get(NOTE, "")))))
 
 
 def row(name: str, width: int, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
