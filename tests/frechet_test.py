@@ -161,6 +161,11 @@ def test_extrapolation_goes_through_growing_subsets_up_to_all(draws):
     assert abs(residuals.sum()) < 1e-9  # as a least squares line's with its constant
 
 
+def test_of_many_samples_the_smallest_subset_is_a_tenth(draws):
+    samples, distance, _ = draws
+    assert extrapolated(np.concatenate(samples[:3]), distance).sizes[0] == 60
+
+
 def test_a_line_against_1_over_n_meets_0_at_its_constant():
     sizes = [100, 150, 900]
     close(frechet._intercept(sizes, [3 + 40 / size for size in sizes]), 3)

@@ -123,7 +123,9 @@ def eval_fid(values: flags.FlagValues) -> None:
     _sampler(values)
     number("seed", 0, "Seed of the samples' noise.", lower_bound=0, upper_bound=2**32 - 1)
     number("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", lower_bound=1)
-    flags.DEFINE_boolean("force", False, "Score too few samples as well: the distance is then far too large, and is called fd_inception.", flag_values=values)
+    flags.DEFINE_boolean(
+        "force", False, "Score too few samples as well: the distance is then far too large, and is called fd_inception.", flag_values=values
+    )
     flags.DEFINE_multi_string(
         "grid", [], "Score every combination of settings: --grid guidance=1,1.5,2 nfe=4,25; draws a plot.", flag_values=values
     )
