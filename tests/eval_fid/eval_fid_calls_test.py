@@ -146,7 +146,8 @@ def test_a_place_that_scores_cannot_be_kept_in_is_refused_before_anything_is_sco
         run(out=out)
 
 
-def test_pictures_that_cannot_be_read_are_left_out_on_both_sides_and_counted_in_the_protocol(run, photos, tmp_path):
+def test_pictures_that_cannot_be_read_are_left_out_on_both_sides_and_counted_in_the_protocol(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # features of this reference are no other test's
     files = dict(ckpt=None, samples=str(photos), ref=str(photos), num=None)
     (line,) = run(tmp_path / "scores.jsonl", **files)
     protocol = line["protocol"]
