@@ -1,6 +1,7 @@
 """`tinygen eval-fid --compare A B`."""
 
 import json
+import os
 
 import pytest
 
@@ -99,6 +100,26 @@ def test_scores_that_have_nothing_in_common_are_refused(record):
     b = {name: value for name, value in line(precision=0.7).items() if name not in ("fid", "kid")}
     with pytest.raises(UserError, match="no score in common: fid, kid; precision"):
         main([record("a", line()), record("b", b)], [])
+
+
+def test_files_of_any_name_are_compared_with_workdirs(record, capsys, tmp_path):
+    a = record("a", line())
+    (tmp_path / "mine.jsonl").write_text(json.dumps(line(fid=5.0, note="unknown weights")))
+    assert main([a, str(tmp_path / "mine.jsonl")], []) == 0
+    _, about, score, _ = capsys.readouterr().out.splitlines()
+    assert about.endswith("2026-01-01T00:00:00, unknown weights")
+    assert "4  5  +1" in score
+
+
+def test_a_record_that_is_no_file_or_too_large_is_refused_before_it_is_read(record, tmp_path):
+    b = record("b", line())
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is not a regular file"):
+        main([str(tmp_path / "pipe"), b], [])
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match=r"large is larger than any record of scores \(268,435,456 bytes\)"):
+        main([b, str(tmp_path / "large")], [])
 
 
 @pytest.mark.parametrize("places", [["a"], ["a", "b", "c"]])

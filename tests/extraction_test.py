@@ -135,3 +135,24 @@ def test_where_a_batch_would_not_fit_a_device_there_are_fewer_at_once(toy_networ
     assert 1 <= extractor(network, layout(1)).size < whole.size
     monkeypatch.setattr(extraction.limits, "device_bytes", lambda: 0)
     assert extractor(network, layout(1)).size == 1
+
+
+def test_no_more_pictures_are_read_ahead_than_threads_can_prepare(toy_network, monkeypatch):
+    """As read they may be large: a batch of them need not fit into memory."""
+    monkeypatch.setattr(extraction.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(extraction, "ON_CPU", 16)
+    network, waiting, most = toy_network(), [], []
+
+    def prepare(image):
+        waiting.remove(id(image))
+        return network.prepare(image)
+
+    def reads():
+        for image in IMAGES:
+            waiting.append(id(image))
+            most.append(len(waiting))
+            yield lambda image=image: image
+
+    using = extractor(toy_network(prepare=prepare), layout(1))
+    assert sum(len(each["features"]) for each in extract(reads(), using)) == len(IMAGES)
+    assert max(most) <= 2 + 1 + 1  # under way, read last, read next

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores.kid import draw_subsets, kid, mmd2
+from tinygen.scores.kid import draw_subsets, kid, mmd2, subset_size
 
 
 def features(num, dim=8, seed=0, shift=0.0):
@@ -48,11 +48,22 @@ def test_subsets_hold_no_row_twice_and_depend_on_the_seed():
         assert np.array_equal(first, again) == same
 
 
-@pytest.mark.parametrize(("num", "num_reference", "size"), [(2000, 3000, 1000), (30, 2000, 30), (2000, 40, 40)])
-def test_a_subset_has_1000_rows_or_as_many_as_the_smaller_side(num, num_reference, size):
+@pytest.mark.parametrize(
+    ("num", "num_reference", "size"), [(2000, 3000, 1000), (1999, 3000, 999), (30, 2000, 15), (2000, 41, 20), (5, 4, 2)]
+)
+def test_a_subset_has_1000_rows_or_half_of_the_smaller_side(num, num_reference, size):
     subsets = list(draw_subsets(num, num_reference))
     assert len(subsets) == 100
-    assert {len(rows) for subset in subsets for rows in subset} == {size}
+    assert {len(rows) for subset in subsets for rows in subset} == {size} == {subset_size(num, num_reference)}
+
+
+def test_subsets_of_few_pictures_still_vary():
+    """If each were all of a side, their spread would be rounding."""
+    mean, std = kid(features(24), features(24, seed=1))
+    assert std > 1e-3 * abs(mean)
+    assert std == pytest.approx(
+        np.std([mmd2(features(12, seed=2 * seed), features(12, seed=2 * seed + 1)) for seed in range(200)]), rel=0.5
+    )
 
 
 def test_features_on_the_disk_give_the_same(tmp_path):
@@ -62,8 +73,9 @@ def test_features_on_the_disk_give_the_same(tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(UserError, match="1 samples"):
-        kid(features(1), features(9))
+    for few in ((3, 9), (9, 3)):
+        with pytest.raises(UserError, match=f"KID needs 4 images or more on both sides: {few[0]} samples and {few[1]} of the reference"):
+            kid(features(few[0]), features(few[1]))
     with pytest.raises(UserError, match="8 features and the reference 6"):
         kid(features(9), features(9, dim=6))
     broken = features(9)

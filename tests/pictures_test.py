@@ -119,6 +119,49 @@ def test_a_file_that_goes_or_is_damaged_is_named_in_one_line(folder, harm):
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.fixture
+def faults(folder):
+    """A folder of two good pictures among files that no decoder reads."""
+    place = folder(a=Image.fromarray(noise(9, 9, 3)), d=Image.fromarray(noise(7, 7, 3)))
+    (place / "b.png").write_bytes(b"")
+    (place / "c.jpg").write_text("no picture")
+    Image.new("F", (2, 2)).save(place / "e.tiff")
+    (place / "f.png").symlink_to(place / "gone.png")
+    return place
+
+
+def test_files_that_cannot_be_read_are_left_out_counted_and_named_as_in_training(faults, caplog):
+    pictures = of_folder(str(faults), "--samples")
+    assert [each.shape for each in read(pictures)] == [(9, 9, 3), (7, 7, 3)]
+    assert (pictures.num, pictures.left_out, pictures.first(1).left_out) == (2, 4, 4)
+    (said,) = caplog.messages
+    assert said.startswith(f"--samples={faults}: 4 of 6 image files are left out ('b.png': an empty file; 'c.jpg': not an image")
+    assert said.endswith("; ...)")
+    caplog.clear()
+    for name in ("b.png", "c.jpg", "e.tiff", "f.png"):
+        (faults / name).unlink()
+    whole = of_folder(str(faults), "--samples")
+    assert (whole.fingerprint, whole.left_out, caplog.messages) == (pictures.fingerprint, 0, [])
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_refused(faults):
+    (faults / "a.png").unlink()
+    (faults / "d.png").unlink()
+    with pytest.raises(
+        UserError, match=r"^--ref=\S+: none of its 4 image files can be read \('b\.png': an empty file; 'c\.jpg'"
+    ) as refused:
+        of_folder(str(faults), "--ref")
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_file_name_that_steers_a_terminal_is_shown_escaped(folder, caplog):
+    place = folder(a=Image.fromarray(noise(9, 9, 3)))
+    (place / "\x1b[31m.png").write_bytes(b"")
+    of_folder(str(place), "--samples")
+    assert "\\x1b[31m.png" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
 def test_a_picture_that_has_become_another_since_its_folder_was_looked_at_is_refused(folder):
     """Its features would be kept under the name of what was there before."""
     place = folder(a=Image.fromarray(noise(9, 9, 3)))

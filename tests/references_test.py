@@ -93,7 +93,8 @@ def test_our_own_statistics_of_other_weights_or_another_preset_are_refused(tmp_p
         (dict(mu=np.array(["a"] * 8), sigma=COVARIANCE), "can be read"),
         (dict(mu=MEAN * 1j, sigma=COVARIANCE), "can be read"),
         (dict(mu=np.array([None] * 8), sigma=COVARIANCE), "can be read"),  # a pickle: nothing of it is run
-        (dict(mu=MEAN, sigma=COVARIANCE, num=np.arange(3)), "can be read"),
+        (dict(mu=MEAN, sigma=COVARIANCE, num=np.arange(3)), r"num is int64\[3\], where a whole number is expected"),
+        (dict(mu=MEAN, sigma=COVARIANCE, num=2.5), r"num is float64\[\], where a whole number is expected"),
         (dict(mu=MEAN, sigma=COVARIANCE, about="{"), "can be read"),
         (dict(mu=MEAN, sigma=COVARIANCE, about="3"), "can be read"),
         (dict(x=ROWS), "holds x"),
@@ -107,11 +108,10 @@ def test_statistics_that_are_none_are_refused_in_a_line(file, toy_network, array
 
 
 def test_a_file_of_statistics_that_is_damaged_is_refused(file, toy_network):
-    path = Path(file(mu=np.random.default_rng(0).normal(size=1000), sigma=COVARIANCE))
-    content = bytearray(path.read_bytes())
-    content[2000] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"no \.npz file that can be read"):
+    path = Path(file(mu=MEAN, sigma=COVARIANCE))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(COVARIANCE[3].tobytes(), COVARIANCE[4].tobytes()))
+    with pytest.raises(UserError, match=r"no \.npz file that can be read \(Bad CRC-32"):
         find(str(path), toy_network, None)
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores import frechet, neighbours
+from tinygen.scores import frechet, frechet_error, neighbours
 from tinygen.scoring import scores
-from tinygen.scoring.scores import DURING, SCORES, Side, chosen, named, side_of
+from tinygen.scoring.scores import DURING, SCORES, Side, chosen, named, note, rules, shortage, side_of
 
 NUMBERS = np.random.default_rng(0)
 REFERENCE = NUMBERS.normal(size=(400, 8)).astype(np.float32)
@@ -38,6 +38,43 @@ def test_only_inceptions_distances_are_called_fid_and_kid(network, inception, to
     assert [named(each, network) for each in ("fd", "kid", "density")] == ["fd_toy", "kd_toy", "density_toy"]
     run = toy_network(name="inception", distance="FD-inception")  # a run of that name is not Inception
     assert [named(each, run) for each in ("fd", "kid", "recall")] == ["fd_inception", "kd_inception", "recall_inception"]
+    assert named("is", run) == "is_inception"
+
+
+@pytest.mark.parametrize("known", [SCORES, DURING], ids=["after", "during"])
+def test_a_distance_of_no_more_pictures_than_features_is_no_fid(inception, toy_network, known):
+    for few, many in ((8, 400), (400, 8)):
+        found = known["fd"].compute(side(REFERENCE[:few]), side(REFERENCE[:many]), inception)
+        assert next(iter(found)) == "fd_inception"
+    for num in (9, 400):
+        assert next(iter(known["fd"].compute(side(REFERENCE[:num]), side(REFERENCE), inception))) == "fid"
+    assert next(iter(known["fd"].compute(side(REFERENCE[:8]), side(REFERENCE), toy_network()))) == "fd_toy"
+    assert next(iter(SCORES["kid"].compute(side(REFERENCE[:8]), side(REFERENCE), inception))) == "kid"  # has no such bias
+
+
+def test_what_a_distance_lacks_is_noted(inception, toy_network):
+    unknown = toy_network(name="inception", distance="FD-Inception")
+    assert note(9, 9, inception) == note(9, 0, toy_network()) == ""
+    assert note(8, 0, inception) == "8 samples for 8 features: far too large"
+    assert note(9, 8, toy_network()) == "8 reference pictures for 8 features: far too large"
+    assert note(9, 9, unknown) == "unknown weights"
+    assert note(3, 4, unknown).count(";") == 2
+
+
+def test_the_protocol_says_how_many_pictures_scores_are_really_of():
+    assert rules(50_000, 60_000) == (
+        "kid of 100 subsets of 1000, pr of 3 and dc of 5 neighbours among 10000 samples and 10000 of the reference, "
+        "is of 10 splits of 5000 or one more"
+    )
+    assert rules(24, 64).startswith("kid of 100 subsets of 12, pr of 3 and dc of 5 neighbours among 24 samples and 64 of the reference")
+    assert rules(24, 0).startswith("kid of 100 subsets of 12, ")
+
+
+def test_each_score_refuses_fewer_pictures_than_its_figure_has_a_meaning_for():
+    least = {"fd": 2, "kid": 4, "pr": 4, "dc": 6, "is": 20}
+    for name, score in SCORES.items():
+        assert not shortage({name: score}, least[name])
+        assert shortage({name: score}, least[name] - 1) == f"{name} needs {least[name]} pictures at least"
 
 
 def test_scores_come_in_the_order_they_were_asked_for(network):
@@ -91,12 +128,13 @@ def test_the_first_value_is_the_one_a_score_is_ranked_by(inception):
 
 def test_a_distance_has_an_error_and_its_limit_where_there_are_enough(network):
     few, some = (all_scores(side(REFERENCE[:num] + 1), side(REFERENCE), network, ["fd"]) for num in (10, 17))
-    assert list(few) == list(some) == ["fd_toy"]  # too few even for ten groups of two
+    assert list(few) == list(some) == ["fd_toy"]  # half of them are no more than features
+    assert len(all_scores(side(REFERENCE[:18] + 1), side(REFERENCE), network, ["fd"])) == 3
     many = all_scores(side(REFERENCE + 1), side(REFERENCE), network, ["fd"])
     assert list(many) == ["fd_toy", "fd_toy_stderr", "fd_toy_infinity"]
     assert 0 < many["fd_toy_stderr"] < many["fd_toy"]
     distance = frechet.distance_from(side(REFERENCE).mean, side(REFERENCE).covariance)
-    assert many["fd_toy_stderr"] == frechet.jackknife(REFERENCE + 1, distance)
+    assert many["fd_toy_stderr"] == frechet_error.standard_error(REFERENCE + 1, distance)
 
 
 def test_while_a_run_learns_the_distance_comes_alone_and_is_the_same(network):

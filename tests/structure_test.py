@@ -36,7 +36,7 @@ LEVELS = [
     {"state"},
     {"optim", "arrays", "hlo", "seals", "guard", "text_encoder", "metrics"},
     {"models", "objectives", "data", "sharding", "scores"},
-    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir"},
+    {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir", "npy"},
     {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults"},
     {"errors", "terminal"},
 ]
@@ -133,6 +133,13 @@ def uses(tree, name):
 def test_flags_stop_at_the_command_line():
     flagged = {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")}
     assert flagged == {"cli", "commands", "options"}
+
+
+@pytest.mark.parametrize("name", sorted(TREES.keys() - {"terminal"}))
+def test_what_is_printed_goes_through_the_module_that_takes_terminal_commands_out(name):
+    calls = [node.func for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)]
+    assert not [each for each in calls if isinstance(each, ast.Name) and each.id == "print"]
+    assert "stderr.write" not in {ast.unparse(each).removeprefix("sys.") for each in calls}
 
 
 def called(tree):

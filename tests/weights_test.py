@@ -156,7 +156,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_nothing_is_run(form, protoc
 def test_objects_in_an_npz_are_refused_and_nothing_is_run(tmp_path):
     marker = tmp_path / "executed"
     np.savez(tmp_path / "weights.npz", a=np.array([Malicious(marker)], object))
-    with pytest.raises(UserError, match=r"weights.npz: .*allow_pickle"):
+    with pytest.raises(UserError, match=r"weights.npz: an array of objects, where numbers are expected"):
         weights.read(tmp_path / "weights.npz")
     assert not marker.exists()
 
@@ -275,7 +275,7 @@ def test_a_public_name_on_other_bytes_is_refused_before_they_are_parsed(name, tm
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"nothing.pth: No such file"):
         weights.read(tmp_path / "nothing.pth")
-    with pytest.raises(UserError, match="Is a directory"):
+    with pytest.raises(UserError, match="not a regular file"):
         weights.read(tmp_path)
     with pytest.raises(UserError, match=r"--weights=.*nothing.pth: no such file"):
         weights.find(str(tmp_path / "nothing.pth"))

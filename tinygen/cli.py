@@ -19,6 +19,7 @@ from tinygen import __version__, faults
 from tinygen.commands import COMMANDS, Command, Recipe, check_places, required
 from tinygen.errors import UserError, unknown
 from tinygen.keys import TABLES
+from tinygen.terminal import say
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except flags.Error as error:
         return _refuse(_flag_message(error))
     except KeyboardInterrupt:
-        print("tinygen: interrupted", file=sys.stderr)
+        say("tinygen: interrupted", error=True)
         return 130
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _unread():
@@ -97,15 +98,15 @@ def _leaving_on_ctrl_c() -> Iterator[None]:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
+        say(_overview())
         return 0
     name, rest = arguments[0], arguments[1:]
     if name == "--version":
-        print(f"tinygen {__version__}")
+        say(f"tinygen {__version__}")
         return 0
     if name == "help":
         if not rest:
-            print(_overview())
+            say(_overview())
             return 0
         name, rest = rest[0], ["--help"]
     if name not in COMMANDS:
@@ -113,7 +114,7 @@ def _dispatch(arguments: list[str]) -> int:
     command, values = COMMANDS[name], flags.FlagValues()
     command.define(values)
     if any(argument in ("-h", "--help", "-help") for argument in rest):
-        print(_manual(name, command, values))
+        say(_manual(name, command, values))
         return 0
     _prepare_process()
     overrides, rest = split_overrides(rest)
@@ -190,7 +191,7 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
         told = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
         if told:
             change = f"config.{section}.name={config[section].name} in place of {original[section].name}"
-            print(f"tinygen: {change} drops what the recipe sets: {', '.join(told)}", file=sys.stderr)
+            say(f"tinygen: {change} drops what the recipe sets: {', '.join(told)}", error=True)
     return config, schema.difference(original, config)
 
 
@@ -226,7 +227,7 @@ def _flag_message(error: flags.Error) -> str:
 
 
 def _refuse(message: str) -> int:
-    print(f"tinygen: {message}", file=sys.stderr)
+    say(f"tinygen: {message}", error=True)
     return 2
 
 

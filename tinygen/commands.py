@@ -114,7 +114,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
             preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
             settings=settings, points=points, seed=values.seed, batch_size=values.batch_size, force=values.force,
-            autoencoder=values.autoencoder,
+            autoencoder=values.autoencoder, out=values.out,
         )  # fmt: skip
 
 

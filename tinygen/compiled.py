@@ -7,12 +7,13 @@ import glob
 import os
 import re
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tinygen.terminal import say
 
 COMPILED = 2 * 2**30  # bytes of compiled programs that are kept, at most; a program has 0.1 to 10 MB
 ROOM = 2**26  # bytes that must be free to keep more
@@ -37,7 +38,7 @@ def keep_compiled() -> None:
         if shutil.disk_usage(folder).free < ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        print(f"tinygen: compiled programs are not kept for the next start: {error}", file=sys.stderr)
+        say(f"tinygen: compiled programs are not kept for the next start: {error}", error=True)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a run compiles few programs, and no small ones

@@ -22,12 +22,14 @@ from tinygen.sampler_settings import configured, guidance, stepping
 from tinygen.scores.frechet import too_few
 from tinygen.scores.network import Network
 from tinygen.scores.protocol import fingerprint
-from tinygen.scoring import generated, grid, references
+from tinygen.scoring import compare, generated, grid, references
 from tinygen.scoring.collecting import collected, forget
+from tinygen.scoring.compare import RECORD
 from tinygen.scoring.extraction import Extractor, extractor
 from tinygen.scoring.pictures import Pictures, of_folder, of_npz
-from tinygen.scoring.scores import RULES, Score, Side, chosen, shortage
+from tinygen.scoring.scores import NOTE, Score, Side, chosen, note, rules, shortage
 from tinygen.sharding import Layout, make_mesh
+from tinygen.terminal import say
 from tinygen.workdir.files import TEXT, folder
 
 NUM = 50_000  # samples of a checkpoint, as published numbers have it
@@ -49,13 +51,15 @@ class Given(NamedTuple):
 class Task(NamedTuple):
     """What all scores of one call have in common.
 
-    record: the eval.jsonl that they are appended to
+    left_out: files of the reference that could not be decoded
+    record: the file that they are appended to; None: they are only printed
     """
 
     using: Extractor
     scores: Mapping[str, Score]
     reference: Side
-    record: epath.Path
+    left_out: int
+    record: epath.Path | None
 
 
 def main(
@@ -77,20 +81,25 @@ def main(
     batch_size: int,
     force: bool,
     autoencoder: str | None = None,
+    out: str | None = None,
 ) -> int:
-    """Scores the samples of a checkpoint, or those in a folder or a file; prints each score and appends it to eval.jsonl.
+    """Scores the samples of a checkpoint, or those in a folder or a file, and prints each score.
+
+    A checkpoint's scores are appended to its workdir's eval.jsonl too; those of files are only kept where `out` says.
 
     settings: sampler settings in place of the recipe's, options.DENOISING
     points: {setting: values}: every combination is scored
     autoencoder: as for `sample.find`
+    out: the file that scores are appended to, or a folder that has an eval.jsonl or shall have one
     """
     if (ckpt is None) == (samples is None):
         raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
     # Weights may have to be downloaded: whatever else can be wrong is told before.
     network = functools.cache(functools.partial(networks.load, features, preset=preset, weights=weights))
     wanted = chosen(scores, network, "--scores")
+    record = None if out is None else _record(out)
     if samples is not None:
-        return _score_files(samples, ref, num, network, wanted, force)
+        return _score_files(samples, ref, num, network, wanted, force, record)
     saved = sample.find(str(ckpt), step, autoencoder)
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
@@ -101,7 +110,7 @@ def main(
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
     using = extractor(network(), parts.layout)
-    task = Task(using, wanted, _reference(found, using, wanted), saved.workdir / "eval.jsonl")
+    task = _task(found, using, wanted, record or saved.workdir / RECORD)
     known = (saved.codec.labels, saved.codec.text)
     labelled = found.examples if found.known == known else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
@@ -136,9 +145,20 @@ def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[schem
     return config, parts, count(conditional=saved.codec.conditional) if count else None
 
 
+def _record(out: str) -> epath.Path:
+    """Raises UserError where --out means no file that can be appended to."""
+    path = compare.record(out)
+    if not path.parent.is_dir():
+        raise UserError(f"--out={out}: there is no folder {path.parent}")
+    if path.exists() and "://" not in out and not os.path.isfile(path):
+        raise UserError(f"--out={out} is not a regular file")
+    return path
+
+
 def _score_files(
-    path: str, ref: str | None, num: int | None, network: Callable[[], Network], wanted: Mapping[str, Score], force: bool
-) -> int:
+    path: str, ref: str | None, num: int | None, network: Callable[[], Network], wanted: Mapping[str, Score], force: bool,
+    record: epath.Path | None,
+) -> int:  # fmt: skip
     """Scores pictures that are there already."""
     if ref is None:
         raise UserError("--ref is missing: what --samples are compared with: a folder, an .npz file, or a data set such as digits")
@@ -151,8 +171,7 @@ def _score_files(
     found = references.find(ref, network, None)
     check_num(pictures.num, network, wanted, force)
     using = extractor(network(), Layout(make_mesh(trained.EVERYWHERE["mesh"])))
-    folder = epath.Path(path) if os.path.isdir(path) else epath.Path(path).parent
-    task = Task(using, wanted, _reference(found, using, wanted), folder / "eval.jsonl")
+    task = _task(found, using, wanted, record)
     score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)
     return 0
 
@@ -182,6 +201,10 @@ def _data_of(config: schema.Config, codec: Codec) -> DataSource:
     return source
 
 
+def _task(found: references.Found, using: Extractor, wanted: Mapping[str, Score], record: epath.Path | None) -> Task:
+    return Task(using, wanted, _reference(found, using, wanted), found.pictures.left_out if found.pictures else 0, record)
+
+
 def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, Score]) -> Side:
     stated, comparing = found.statistics, [name for name, each in wanted.items() if "pictures" in each.needs]
     if stated is not None and not comparing:
@@ -191,7 +214,7 @@ def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, S
     if problem := shortage(wanted, found.pictures.num, reference=True):
         raise UserError(f"the reference {found.pictures.name} holds {found.pictures.num} pictures: {problem}")
     if stated is None and "fd" in wanted and (problem := too_few(found.pictures.num, using.network.dim)):
-        logging.warning("of the reference %s, %s", found.pictures.name, problem)
+        logging.warning("the reference %s: %s", found.pictures.name, problem)
     with collected(found.pictures, using, f"reference {found.pictures.name}", keep=True, reference=True) as side:
         if stated is None:
             return side
@@ -205,31 +228,40 @@ def identity(saved: checkpoint.Saved) -> str:
 
 
 def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
-    """Prints the scores of some samples and appends them, with their protocol, to eval.jsonl. Returns them; nothing on other processes.
+    """Prints the scores of some samples and appends them, with their protocol, to the record. Returns them; nothing on other processes.
 
     keep: leave the features for a call that comes after
     """
-    network, reference = task.using.network, task.reference
+    network, reference, pictures = task.using.network, task.reference, given.pictures
     logits = any("logits" in each.needs for each in task.scores.values())
+    left_out = {"left_out": pictures.left_out, "reference_left_out": task.left_out}
     protocol = {
-        "features": network.name, "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8", "rules": RULES,
-        "reference": reference.fingerprint, "reference_num": reference.num, "num": given.pictures.num, **given.sampling,
+        "features": network.name, "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8",
+        "rules": rules(pictures.num, reference.num), "reference": reference.fingerprint, "reference_num": reference.num,
+        "num": pictures.num, **{name: num for name, num in left_out.items() if num}, **given.sampling,
     }  # fmt: skip
+    remark = note(pictures.num, reference.num, network) if "fd" in task.scores else ""
     values: dict[str, float] = {}
-    with collected(given.pictures, task.using, given.pictures.name, logits=logits, keep=keep, reference=False) as side:
+    with collected(pictures, task.using, pictures.name, logits=logits, keep=keep, reference=False) as side:
         if not processes.leads():
             return {}
         for each in task.scores.values():
             values |= each.compute(side, reference, network)
         line = {
-            **given.subject, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values, "reference_name": reference.name,
-            "protocol": protocol, "fingerprint": fingerprint(protocol),
+            **given.subject, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values, **({NOTE: remark} if remark else {}),
+            "reference_name": reference.name, "protocol": protocol, "fingerprint": fingerprint(protocol),
         }  # fmt: skip
-        folder(task.record.parent).append(task.record.name, json.dumps(line) + "\n")  # before the features are deleted
+        if task.record is not None:  # before the features are deleted
+            folder(task.record.parent).append(task.record.name, json.dumps(line) + "\n")
     against = f"{reference.num:,} pictures of {reference.name}" if reference.num else reference.name
-    print(f"{given.pictures.num:,} samples of {given.pictures.name}, against {against} (features: {network.name}, {network.preset})")
-    print("\n".join(told(values)))
-    print(f"  protocol {line['fingerprint']}, in {task.record}")
+    preset = "" if network.preset == network.name else f", {network.preset}"
+    say(f"{pictures.num:,} samples of {pictures.name}, against {against} (features: {network.name}{preset})")
+    say("\n".join(told(values, remark)))
+    if task.record is not None:
+        say(f"  protocol {line['fingerprint']}, in {task.record}")
+    else:
+        say(f"  protocol {line['fingerprint']}: {', '.join(f'{field} {value}' for field, value in protocol.items())}")
+        say("  not kept: --out=FILE appends them to a file, for --compare")
     return values
 
 
@@ -237,21 +269,28 @@ def show_grid(points: Mapping[str, Sequence[Any]], values: Sequence[Mapping[str,
     """Prints the first score of every combination, and draws it."""
     name = next(iter(values[0]))
     first = [each[name] for each in values]
-    print(grid.table(points, first, name))
+    say(grid.table(points, first, name))
     if grid.plot(points, first, name, path):
-        print(f"plot: {path}")
+        say(f"plot: {path}")
 
 
-def told(values: Mapping[str, float]) -> list[str]:
-    """The scores, a line each, an error beside what it is the error of."""
+def told(values: Mapping[str, float], remark: str = "") -> list[str]:
+    """The scores, a line each, an error beside what it is the error of.
+
+    remark: what has to be known of the Fréchet distance
+    """
     lines = []
     for name, value in values.items():
-        if name.endswith(("_stderr", "_std", "_infinity")):
+        if name.endswith(compare.APART):
             continue
+        distance = name == "fid" or name.startswith("fd_")
         text = f"  {name:<20} {value:.5g}"
-        text += f" ± {values[f'{name}_stderr']:.2g}" if f"{name}_stderr" in values else ""
+        if f"{name}_stderr" in values:
+            text += f" ± {values[f'{name}_stderr']:.2g}"
+        elif distance:
+            text += " (no standard error: too few samples)"
         text += f" (subsets spread by {values[f'{name}_std']:.2g})" if f"{name}_std" in values else ""
         if f"{name}_infinity" in values:
             text += f"; of infinitely many samples {values[f'{name}_infinity']:.5g}"
-        lines.append(text)
+        lines.append(text + (f" [{remark}]" if remark and distance else ""))
     return lines

@@ -13,6 +13,8 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 
+from tinygen.terminal import say
+
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 LONGEST = 300  # characters of an error that a message repeats
 
@@ -117,7 +119,7 @@ def show(error: BaseException, message: str) -> None:
     """
     whole = "".join(traceback.format_exception(error))
     path = _kept(whole)
-    print(f"tinygen: {message}\n{f'The traceback is in {path}' if path else whole.rstrip()}", file=sys.stderr)
+    say(f"tinygen: {message}\n{f'The traceback is in {path}' if path else whole.rstrip()}", error=True)
     _discard(error)
 
 

@@ -123,15 +123,22 @@ def eval_fid(values: flags.FlagValues) -> None:
     _sampler(values)
     number("seed", 0, "Seed of the samples' noise.", lower_bound=0, upper_bound=2**32 - 1)
     number("batch_size", 64, "Samples drawn at once; changes speed and memory, not the samples.", lower_bound=1)
-    flags.DEFINE_boolean("force", False, "Score too few samples as well: the number is then far too large.", flag_values=values)
+    flags.DEFINE_boolean(
+        "force", False, "Score too few samples as well: the distance is then far too large, and is called fd_inception.", flag_values=values
+    )
     flags.DEFINE_multi_string(
         "grid", [], "Score every combination of settings: --grid guidance=1,1.5,2 nfe=4,25; draws a plot.", flag_values=values
     )
     flags.DEFINE_multi_string(
         "compare",
         [],
-        "Put the newest scores of two workdirs side by side: --compare A B. Unlike protocols are refused.",
+        "Put the newest scores of two workdirs, or of files that --out named, side by side: --compare A B. Unlike protocols are refused.",
         flag_values=values,
+    )
+    text(
+        "out",
+        None,
+        "The file that scores are appended to, or a folder for eval.jsonl. Default: a run's workdir for --ckpt, none for --samples.",
     )
     flags.DEFINE_list("allow", [], "Fields of the protocol that may differ in --compare.", flag_values=values)
 

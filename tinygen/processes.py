@@ -21,9 +21,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tinygen import cluster, faults
 from tinygen.errors import UserError
+from tinygen.terminal import say
 
 PREFIX = "tinygen"
 FAILED = f"{PREFIX}/failed"
+ALIVE = f"{PREFIX}/alive"
+ONWARD = "What is saved is good; the same command resumes from there."
 LOOKS = 0.5  # seconds between two looks at whether another process has failed
 DAY = 24 * 3600  # seconds
 PATIENCE_MS = 1000  # of one wait for a word of process 0; repeated until it comes
@@ -42,8 +45,8 @@ def leads() -> bool:
 def joined(where: str, timeout: int, command: str) -> Iterator[None]:
     """One of the processes that `where` names ("": the only one), all started by the same `command`, while inside.
 
-    If one of them raises, it tells the others, which say so and leave within seconds. One that is killed tells nobody: JAX
-    ends the others when it has given no sign of life for `timeout` seconds.
+    If one of them raises, it tells the others, which say so and leave within seconds. One that is killed tells nobody: the
+    others leave when it has given no sign of life for `timeout` seconds, or as soon as a connection to it breaks.
 
     Raises UserError where no cluster is found, and where processes were started differently. If the others don't come
     within `timeout` seconds, the process ends with a message and status 2.
@@ -54,7 +57,7 @@ def joined(where: str, timeout: int, command: str) -> Iterator[None]:
         return
     _meet(meeting, where, timeout)
     done = threading.Event()
-    watching = threading.Thread(target=_watch, args=(done,), daemon=True)
+    watching = threading.Thread(target=_watch, args=(done, timeout), daemon=True)
     watching.start()
     try:
         agree("the number of processes", str(meeting.processes or count()))
@@ -64,7 +67,7 @@ def joined(where: str, timeout: int, command: str) -> Iterator[None]:
         done.set()
         _tell_others(error)
         if isinstance(error, UserError | KeyboardInterrupt) or faults.lost(error):
-            print(f"tinygen: {_reason(error)}", file=sys.stderr)
+            say(f"tinygen: {_reason(error)}", error=True)
         elif message := faults.machines(error):
             faults.show(error, message)
         else:
@@ -78,10 +81,10 @@ def _meet(meeting: cluster.Cluster, where: str, timeout: int) -> None:
     """Connects to the coordination service."""
 
     def give_up() -> None:
-        print(
+        say(
             f"tinygen: distributed={where}: not all processes came together within {timeout} s (config.distributed_timeout).\n"
             "Is one missing, is the first one's HOST:PORT unreachable, or were they given different numbers of processes?",
-            file=sys.stderr,
+            error=True,
         )
         _leave(2)
 
@@ -93,7 +96,7 @@ def _meet(meeting: cluster.Cluster, where: str, timeout: int) -> None:
         jax.distributed.initialize(
             meeting.coordinator, meeting.processes, meeting.process,
             initialization_timeout=timeout + 60,  # JAX's own aborts the process with a C++ stack trace: ours comes first
-            heartbeat_timeout_seconds=timeout,
+            heartbeat_timeout_seconds=2 * timeout,  # JAX's own aborts the process too: that of `_watch` comes first
             shutdown_timeout_seconds=DAY,  # while process 0 writes the last files; were it dead, its heartbeat would be missed
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
@@ -172,18 +175,59 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
-def _watch(done: threading.Event) -> None:
-    """Ends this process when another one has said that it failed. In a thread: the main one may wait in a collective for ever."""
+class Heartbeats:
+    """Signs of life of the processes, in the key-value store: each counts up a number of its own.
+
+    timeout: seconds without a new number after which a process counts as gone
+    """
+
+    def __init__(self, timeout: float):
+        self.timeout = timeout
+        self.number = 0
+        self.seen: dict[str, tuple[str, float]] = {}  # the last number of each process, and when it was new here
+
+    def beat(self) -> None:
+        self.number += 1
+        _store().key_value_set(f"{ALIVE}/{jax.process_index()}", str(self.number), allow_overwrite=True)
+
+    def gone(self, now: float) -> list[str]:
+        """The numbers of the processes that have given no sign of life for too long. One that has left in peace is not among them."""
+        numbers = {key.rpartition("/")[2]: number for key, number in _store().key_value_dir_get(ALIVE)}
+        before, self.seen = self.seen, {}
+        for process, number in numbers.items():
+            known = before.get(process)
+            self.seen[process] = known if known and known[0] == number else (number, now)
+        return sorted(process for process, (_, since) in self.seen.items() if now - since > self.timeout)
+
+    def stop(self) -> None:
+        """Leaves in peace."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            _store().key_value_delete(f"{ALIVE}/{jax.process_index()}")
+
+
+def _watch(done: threading.Event, timeout: float) -> None:
+    """Ends this process when another one has failed or has gone. In a thread: the main one may wait in a collective for ever."""
+    heartbeats, unanswered = Heartbeats(timeout), 0
     while not done.wait(LOOKS):
+        try:
+            heartbeats.beat()
+            gone, unanswered = heartbeats.gone(time.monotonic()), 0
+        except jax.errors.JaxRuntimeError:  # the store is process 0
+            unanswered += 1
+            gone = ["0"] if unanswered * LOOKS > timeout else []
+        if gone and not done.is_set():
+            say(f"tinygen: process {', '.join(gone)} has gone: no sign of life for {timeout:g} s. {ONWARD}", error=True)
+            _leave(1)
         try:
             status, _, message = _store().key_value_try_get(FAILED).partition("\n")
         except jax.errors.JaxRuntimeError:  # nobody has failed
             continue
         if done.wait(LOOKS):  # this one failed too, and says so itself
             return
-        print(f"tinygen: {message}", file=sys.stderr)
+        say(f"tinygen: {message}", error=True)
         _linger()
         _leave(int(status))
+    heartbeats.stop()
 
 
 def _tell_others(error: BaseException) -> None:
@@ -215,7 +259,7 @@ def _reason(error: BaseException) -> str:
         return "interrupted"
     if gone := faults.lost(error):
         said = f"{type(gone).__name__}: {' '.join(str(gone).split())}"
-        return f"another process has gone ({said[:160]}). What is saved is good; the same command resumes from there."
+        return f"another process has gone ({said[:160]}). {ONWARD}"
     return faults.machines(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

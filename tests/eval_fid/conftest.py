@@ -19,7 +19,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, classifier, tmp_path, cache, monkeypatch):
-    """run(**arguments): what a call of eval-fid on a copy of the shared run adds to eval.jsonl."""
+    """run(**arguments): what a call of eval-fid on a copy of the shared run adds to eval.jsonl; with samples, to the file `record`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setattr(extraction, "ON_CPU", 1)  # of eight devices
     workdir = shutil.copytree(finished.workdir, tmp_path / "run")
@@ -29,11 +29,13 @@ def run(finished, classifier, tmp_path, cache, monkeypatch):
     )  # fmt: skip
 
     def call(record=workdir / "eval.jsonl", **changes):
+        if changes.get("samples"):
+            changes = {"out": str(record), **changes}
         before = len(lines(record))
         assert eval_fid.main(**{**defaults, **changes}) == 0
         return lines(record)[before:]
 
-    call.workdir = workdir
+    call.workdir, call.defaults = workdir, defaults
     return call
 
 

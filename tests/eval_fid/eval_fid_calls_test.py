@@ -1,5 +1,6 @@
 """What `tinygen eval-fid` scores only when it is forced, over a grid, or not at all."""
 
+import dataclasses
 import logging
 import shutil
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import cli, networks
+from tinygen import cli, eval_fid, networks
 from tinygen.errors import UserError
 
 
@@ -21,7 +22,10 @@ def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_to
         run(num=16)
     assert run(num=16, scores=["kid"])
     caplog.set_level(logging.WARNING)
-    assert run(num=16, force=True)[0]["protocol"]["num"] == 16
+    (forced,) = run(num=16, force=True)
+    assert forced["protocol"]["num"] == 16
+    assert forced["note"] == "16 samples for 16 features: far too large"
+    assert "note" not in run(num=17)[0]
     assert "16 samples are too few" in caplog.text
     assert "fd_toy_stderr" not in run(num=2, force=True)[0]
     with pytest.raises(UserError, match=r"^--num=1: fd needs 2 pictures at least$"):
@@ -89,6 +93,86 @@ def test_pictures_that_are_there_are_counted(run, tmp_path):
         run(num=20, scores=["kid"], **{**files, "ref": str(tmp_path / "statistics.npz")})
     (line,) = run(tmp_path / "eval.jsonl", num=18, **{**files, "ref": str(tmp_path / "statistics.npz")})
     assert (line["protocol"]["num"], line["protocol"]["reference_num"], line["protocol"]["samples"]) == (18, 0, "files")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of 20 pictures and of one that cannot be read."""
+    place = tmp_path / "photos"
+    place.mkdir()
+    for number, picture in enumerate(np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), np.uint8)):
+        Image.fromarray(picture).save(place / f"{number:02}.png")
+    (place / "torn.png").write_bytes((place / "00.png").read_bytes()[:50])
+    return place
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")}
+
+
+def test_scores_of_pictures_are_printed_and_nothing_is_written_beside_them(run, photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(photos)
+    np.savez(photos / "all.npz", np.zeros((20, 8, 8, 3), np.uint8))
+    before = contents(photos)
+    for samples in (photos, photos / "all.npz"):
+        assert run(ckpt=None, samples=str(samples), ref="digits8", num=None, out=None) == []
+        said = capsys.readouterr().out
+        assert "  fd_toy " in said
+        assert "features toy, weights_sha256 " in said
+        assert said.endswith("  not kept: --out=FILE appends them to a file, for --compare\n")
+    assert contents(photos) == before
+    assert not (run.workdir / "eval.jsonl").exists()
+
+
+def test_scores_are_kept_in_the_file_that_out_names_and_can_be_compared(run, photos, tmp_path, capsys):
+    files = dict(ckpt=None, samples=str(photos), ref="digits8", num=None, scores=["kid"])
+    (first,), (again,) = run(tmp_path / "scores.jsonl", **files), run(tmp_path / "scores.jsonl", **files)
+    assert first["fingerprint"] == again["fingerprint"]
+    (tmp_path / "kept").mkdir()
+    assert run(tmp_path / "kept" / "eval.jsonl", out=str(tmp_path / "kept"), **files)
+    assert cli.main(["eval-fid", "--compare", str(tmp_path / "scores.jsonl"), str(tmp_path / "kept")]) == 0
+    assert "kd_toy" in capsys.readouterr().out
+    assert eval_fid.main(**{**run.defaults, "out": str(tmp_path / "of_run.jsonl")}) == 0  # in place of the workdir's
+    assert (tmp_path / "of_run.jsonl").exists()
+    assert not (run.workdir / "eval.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("no/such/folder.jsonl", "there is no folder no/such"), ("/dev/null", "is not a regular file")]
+)
+def test_a_place_that_scores_cannot_be_kept_in_is_refused_before_anything_is_scored(run, monkeypatch, out, message):
+    monkeypatch.setattr(networks, "load", lambda *_, **__: pytest.fail("asked for weights"))
+    with pytest.raises(UserError, match=f"^--out={out}.*{message}"):
+        run(out=out)
+
+
+def test_pictures_that_cannot_be_read_are_left_out_on_both_sides_and_counted_in_the_protocol(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # features of this reference are no other test's
+    files = dict(ckpt=None, samples=str(photos), ref=str(photos), num=None)
+    (line,) = run(tmp_path / "scores.jsonl", **files)
+    protocol = line["protocol"]
+    assert [protocol[name] for name in ("num", "left_out", "reference_num", "reference_left_out")] == [20, 1, 20, 1]
+    (photos / "torn.png").unlink()
+    (whole,) = run(tmp_path / "scores.jsonl", **files)
+    assert not {"left_out", "reference_left_out"} & whole["protocol"].keys()
+    assert numbers(whole) == numbers(line)
+
+
+def test_a_network_and_its_preset_of_one_name_are_named_once(run, monkeypatch, capsys):
+    network = networks.of_run(run.defaults["features"])
+    monkeypatch.setattr(networks, "load", lambda *_, **__: dataclasses.replace(network, preset=network.name))
+    run()
+    assert "(features: toy)\n" in capsys.readouterr().out
+
+
+def test_scores_are_shown_with_their_errors_and_what_they_lack():
+    values = {"fid": 3.0, "fid_stderr": 0.25, "fid_infinity": 2.5, "kid": 0.01, "kid_std": 0.002, "precision": 0.5}
+    assert [" ".join(row.split()) for row in eval_fid.told(values)] == [
+        "fid 3 ± 0.25; of infinitely many samples 2.5", "kid 0.01 (subsets spread by 0.002)", "precision 0.5",
+    ]  # fmt: skip
+    assert [" ".join(row.split()) for row in eval_fid.told({"fd_inception": 9.0, "precision_inception": 0.5}, "unknown weights")] == [
+        "fd_inception 9 (no standard error: too few samples) [unknown weights]", "precision_inception 0.5",
+    ]  # fmt: skip
 
 
 def test_a_run_that_draws_no_pictures_is_refused(run, classifier, tmp_path):

@@ -28,12 +28,16 @@ def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(
     (line,) = run(scores=["fd", "kid", "pr", "dc"])
     network = networks.of_run(str(classifier))
     assert (line["checkpoint"], line["step"], line["seed"], line["reference_name"]) == (str(run.workdir), 20, 0, "validation")
-    scores = {"fd_toy", "fd_toy_stderr", "kd_toy", "kd_toy_std", "precision_toy", "recall_toy", "density_toy", "coverage_toy"}
-    assert numbers(line).keys() == scores
-    assert line["fd_toy"] > line["fd_toy_stderr"] > 0
+    scores = {"fd_toy", "kd_toy", "kd_toy_std", "precision_toy", "recall_toy", "density_toy", "coverage_toy"}
+    assert numbers(line).keys() == scores  # without an error: halves of the samples are no more than features
+    (many,) = run(num=MANY)
+    assert many["fd_toy"] > many["fd_toy_stderr"] > 0
     protocol = line["protocol"]
     assert fingerprint(protocol) == line["fingerprint"]
-    rules = "kid of 100 subsets of 1000, pr of 3 and dc of 5 neighbours among 10000, is of 10 splits"
+    rules = (
+        f"kid of 100 subsets of {NUM // 2}, pr of 3 and dc of 5 neighbours among {NUM} samples and {protocol['reference_num']} of the "
+        "reference, is of 10 splits of 2 or one more"
+    )
     assert protocol | {"reference": "", "reference_num": 0} == {
         "rules": rules,
         "features": "toy", "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8", "reference": "",
@@ -58,11 +62,11 @@ def test_a_sample_is_the_one_that_tinygen_sample_draws(run, tmp_path):
         batch_size=8,
         out=str(drawn),
     )
-    (from_files,) = run(drawn / "eval.jsonl", ckpt=None, samples=str(drawn), ref="pixel_faces:validation", num=None)
+    (from_files,) = run(tmp_path / "files.jsonl", ckpt=None, samples=str(drawn), ref="pixel_faces:validation", num=None)
     assert numbers(from_files) == numbers(drawn_here)
     pictures = np.stack([np.asarray(Image.open(path)) for path in sorted(drawn.glob("0*.png"))])
     np.savez(tmp_path / "drawn.npz", pictures)
-    (from_npz,) = run(tmp_path / "eval.jsonl", ckpt=None, samples=str(tmp_path / "drawn.npz"), ref="pixel_faces:validation", num=None)
+    (from_npz,) = run(tmp_path / "npz.jsonl", ckpt=None, samples=str(tmp_path / "drawn.npz"), ref="pixel_faces:validation", num=None)
     assert numbers(from_npz) == numbers(drawn_here)
     assert from_npz["protocol"] == from_files["protocol"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tinygen import npy
 from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.captions import captions_of, counted, digests
 from tinygen.data.codec import Batch, Field
@@ -138,7 +139,7 @@ def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) 
         try:
             if not file.stat().st_size:
                 raise ValueError("it is empty")
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
+            array = npy.mapped(file)
             if array.shape != shape or array.dtype != np.dtype(kind):
                 raise ValueError(f"{array.dtype}{list(array.shape)} in place of {kind}{list(shape)}")
         except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:

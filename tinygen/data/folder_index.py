@@ -81,13 +81,16 @@ class Index:
     cache: Path
 
 
-def index(root: str) -> Index:
-    """Every image file below `root`, checked. Raises UserError where `root` is no folder that can be listed."""
+def index(root: str, option: str = "config.data.path") -> Index:
+    """Every image file below `root`, checked. Raises UserError where `root` is no folder that can be listed.
+
+    option: what `root` was given as
+    """
     if not os.path.isdir(root):
-        raise UserError(f"config.data.path={root!r} is {'not a folder' if os.path.exists(root) else 'not there'}: give a folder of images")
+        raise UserError(f"{option}={root!r} is {'not a folder' if os.path.exists(root) else 'not there'}: give a folder of images")
     tree = walk(root)
     if "./" in tree.unreachable:
-        raise UserError(f"config.data.path={root!r} cannot be listed ({tree.unreachable['./']})")
+        raise UserError(f"{option}={root!r} cannot be listed ({tree.unreachable['./']})")
     cache = _cache_file(root)
     known, note = _read(cache)
     notes = [note] if note else []

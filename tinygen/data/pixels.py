@@ -83,7 +83,12 @@ def fitted(image: Image.Image, *, size: int, fit: str, channels: int, background
 
 def check_pixels(image: Image.Image) -> None:
     """Raises ValueError for a picture whose header promises more than PIL thinks safe, before it is decoded; PIL itself warns first."""
-    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+    check_size(image.height, image.width)
+
+
+def check_size(height: int, width: int) -> None:
+    """Raises ValueError for a picture of more pixels than PIL thinks safe."""
+    if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
         raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which PIL takes for an attack")
 
 

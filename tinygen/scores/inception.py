@@ -90,12 +90,14 @@ def inception(preset: str, weights: str | None) -> Network:
         raise UserError(f"weights {path}: not Inception-v3 as FID has it: {error} (the public file is {NAMES[0]})") from error
     if sha256 != PUBLIC:
         logging.warning(
-            "weights %s are not the public file (SHA-256 %s...): scores compare with those of the same file only", path, sha256[:8]
+            "weights %s are not the public file (SHA-256 %s...): a distance over them is no FID, and is called fd_inception",
+            path,
+            sha256[:8],
         )
     graphdef, _ = graph()
     return Network(
         name="inception",
-        distance="FID",
+        distance="FID" if sha256 == PUBLIC else "FD-Inception",
         dim=DIM,
         preset=preset,
         size=resize.SIZE,

@@ -8,6 +8,7 @@ from tinygen.errors import UserError
 from tinygen.scores.moments import check_finite
 
 SPLITS = 10
+FEWEST = 2 * SPLITS  # a split of one image has a score of 1 whatever it shows
 SEED = 2020  # torch-fidelity's default
 
 
@@ -23,11 +24,11 @@ def inception_score(logits: np.ndarray, *, splits: int = SPLITS, seed: int | Non
 
     seed: of the shuffle before the images are split, which is torch-fidelity's with the same seed; None: they stay in order, as in the
         original, where images in the order of their classes give another score
-    Raises UserError for fewer images than splits, and for logits that are not finite.
+    Raises UserError for fewer than two images a split, and for logits that are not finite.
     """
     num = len(logits)
-    if num < splits:
-        raise UserError(f"the Inception Score takes {splits} splits, and {num} images are too few for them")
+    if num < 2 * splits:
+        raise UserError(f"the Inception Score takes {splits} splits of 2 images or more, and {num} images are too few for them")
     order = np.arange(num) if seed is None else np.random.RandomState(seed).permutation(num)
     scores = [_score(logits[order[part * num // splits : (part + 1) * num // splits]]) for part in range(splits)]
     return InceptionScore(float(np.mean(scores)), float(np.std(scores)))

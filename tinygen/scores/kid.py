@@ -9,13 +9,17 @@ from tinygen.errors import UserError
 from tinygen.scores.moments import check_finite
 
 SUBSETS, SIZE = 100, 1000
+FEWEST = 4  # images of either side: two in a subset that is half of them
 SEED = 2020  # torch-fidelity's default
 
 Subset = tuple[np.ndarray, np.ndarray]  # row numbers of one side and of the other
 
 
 class KID(NamedTuple):
-    """Mean and standard deviation over the subsets. The estimate is unbiased: it goes below 0 where both sides are alike."""
+    """Mean and standard deviation over the subsets. The estimate is unbiased: it goes below 0 where both sides are alike.
+
+    The deviation is that of a subset of `subset_size` pictures, as published numbers have it, not the error of the mean.
+    """
 
     mean: float
     std: float
@@ -24,9 +28,9 @@ class KID(NamedTuple):
 def kid(features: np.ndarray, reference: np.ndarray, *, seed: int = SEED, subsets: Iterable[Subset] | None = None) -> KID:
     """The distance of features [N, D] from the reference's [M, D]; both may lie on the disk.
 
-    seed: of the 100 subsets of 1,000 of either side, or of as many as the smaller side has
+    seed: of the 100 subsets of either side, each of `subset_size` rows
     subsets: row numbers of both sides, equally many, instead of drawn ones
-    Raises UserError where a side has fewer than two rows, or features are not finite.
+    Raises UserError where a side has fewer than FEWEST rows, or features are not finite.
     """
     if features.shape[1] != reference.shape[1]:
         raise UserError(
@@ -38,11 +42,19 @@ def kid(features: np.ndarray, reference: np.ndarray, *, seed: int = SEED, subset
     return KID(float(np.mean(values)), float(np.std(values)))
 
 
-def draw_subsets(num: int, num_reference: int, *, subsets: int = SUBSETS, size: int = SIZE, seed: int = SEED) -> Iterator[Subset]:
-    """Row numbers without repetition, of `num` rows and of `num_reference` rows: those that torch-fidelity draws with the same seed."""
-    size = min(size, num, num_reference)
-    if size < 2:
-        raise UserError(f"KID needs 2 images or more on both sides: {num} samples and {num_reference} of the reference are too few")
+def subset_size(num: int, num_reference: int) -> int:
+    """1,000, or half of the smaller side: subsets that hold all of a side would be alike, and their spread would mean nothing."""
+    return min(SIZE, num // 2, num_reference // 2)
+
+
+def draw_subsets(num: int, num_reference: int, *, subsets: int = SUBSETS, size: int | None = None, seed: int = SEED) -> Iterator[Subset]:
+    """Row numbers without repetition, of `num` rows and of `num_reference` rows: those that torch-fidelity draws with the same seed.
+
+    size: rows in a subset; None: `subset_size`
+    """
+    if min(num, num_reference) < FEWEST:
+        raise UserError(f"KID needs {FEWEST} images or more on both sides: {num} samples and {num_reference} of the reference are too few")
+    size = size or subset_size(num, num_reference)
     draws = np.random.RandomState(seed)  # the generator that torch-fidelity draws from
     for _ in range(subsets):
         yield draws.choice(num, size, replace=False), draws.choice(num_reference, size, replace=False)

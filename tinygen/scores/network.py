@@ -13,7 +13,7 @@ class Network:
     """A frozen network whose features a score compares.
 
     name: "inception", "efflite0", or a run's
-    distance: what a Fréchet distance over it is called: "FID", "FD-EffLite0", ...
+    distance: what a Fréchet distance over it is called: "FID" (over Inception's public weights alone), "FD-EffLite0", ...
     dim: features an image
     preset: the name of how images are resized and scaled
     prepare: uint8 [H, W, 3] -> float32 [size, size, 3], the network's input; runs on the host, in threads

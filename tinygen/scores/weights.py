@@ -18,6 +18,7 @@ import numpy as np
 import safetensors
 from rich.progress import wrap_file
 
+from tinygen import npy
 from tinygen.errors import UserError
 from tinygen.scores import torch_file
 
@@ -54,6 +55,8 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
     path = Path(path)
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            raise UserError(f"weights {path}: not a regular file")
         data = path.read_bytes() if size <= LARGEST else b""
     except OSError as error:
         raise UserError(f"weights {path}: {error.strerror}") from error
@@ -78,13 +81,15 @@ def parse(data: bytes) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > LARGEST:
                 raise ValueError(f"unpacks to more than {LARGEST:,} bytes")
+            if any(entry.compress_type not in npy.PACKED for entry in archive.infolist()):
+                raise ValueError("compressed by a method other than deflate")
             names = archive.namelist()
             if any(name.endswith("/data.pkl") for name in names):
                 return torch_file.read_zip(archive)
             if not names or not all(name.endswith(".npy") for name in names):
                 raise ValueError("a zip archive, but neither PyTorch's nor NumPy's")
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        with npy.Npz(io.BytesIO(data)) as file:
+            return {name: file.read(name) for name in file.names}
     if torch_file.is_stream(data):
         return torch_file.read_stream(data)
     if data[8:9] == b"{":  # behind the header's length

@@ -25,6 +25,7 @@ from tinygen.scores.protocol import fingerprint
 from tinygen.scoring.extraction import Extractor, extract
 from tinygen.scoring.pictures import Pictures
 from tinygen.scoring.scores import Side, side_of
+from tinygen.terminal import say
 
 PAUSE = 30.0  # seconds between lines that say how far it is
 RULES = 2  # how pictures become features here, and lie on the disk: another number where that has changed
@@ -103,7 +104,7 @@ def _locked(lock: Path, what: str) -> BinaryIO:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            Console(stderr=True).print(f"{what}: another call is at it; waiting for that one", highlight=False)
+            say(f"{what}: another call computes this; waiting for it", error=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:  # a file system that knows no locks
             return file
@@ -179,6 +180,7 @@ def _bar(what: str, start: int, num: int) -> Iterator[Callable[[int], None]]:
             now = time.monotonic()
             if not console.is_terminal and now - said > PAUSE:
                 said, rate = now, (done - start) / (now - began)
-                console.print(f"{what}: {done:,} of {num:,}, {rate:.3g} a second, {(num - done) / rate / 60:.0f} min left", highlight=False)
+                if processes.leads():
+                    say(f"{what}: {done:,} of {num:,}, {rate:.3g} a second, {(num - done) / rate / 60:.0f} min left", error=True)
 
         yield advance

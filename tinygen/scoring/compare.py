@@ -1,5 +1,6 @@
-"""`tinygen eval-fid --compare A B`: two scores side by side, where their protocols are alike."""
+"""`tinygen eval-fid --compare A B`: two scores side by side, where their protocols are alike; and where a call keeps its scores."""
 
+import collections
 import itertools
 import json
 import math
@@ -10,8 +11,13 @@ from etils import epath
 
 from tinygen.errors import UserError, unknown
 from tinygen.scores.protocol import unlike
+from tinygen.scoring.scores import NOTE
+from tinygen.terminal import say
+from tinygen.workdir.files import MIB, folder
 
 RECORD = "eval.jsonl"
+LARGEST = 32 * MIB  # of a record that is read, at its end
+NEWEST = 500  # of its scores that are compared
 APART = ("_stderr", "_std", "_infinity")  # what stands beside a score
 
 
@@ -21,7 +27,7 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
     allowed: fields of the protocol that may differ, since they are what is compared
     """
     if len(places) != 2:
-        raise UserError("--compare takes two places, workdirs or eval.jsonl files: --compare runs/a runs/b")
+        raise UserError("--compare takes two places, workdirs or files that --out named: --compare runs/a scores.jsonl")
     records = [lines(place) for place in places]
     fields = {field for line in itertools.chain(*records) for field in line["protocol"]}
     for field in allowed:
@@ -40,8 +46,8 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
     if not shared:
         raise UserError(f"{places[0]} and {places[1]} have no score in common: {', '.join(scores(one))}; {', '.join(scores(other))}")
     width = max(map(len, shared))
-    print("\n".join([f"  {place}: {about(line)}" for place, line in zip(places, (one, other), strict=True)]))
-    print("\n".join(row(name, width, one, other) for name in shared))
+    say("\n".join([f"  {place}: {about(line)}" for place, line in zip(places, (one, other), strict=True)]))
+    say("\n".join(row(name, width, one, other) for name in shared))
     return 0
 
 
@@ -52,21 +58,27 @@ def common(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def lines(place: str) -> list[dict[str, Any]]:
     """The lines of a record that have a protocol, the newest first. Raises UserError where there is none."""
-    path = epath.Path(place)
-    path = path / RECORD if path.is_dir() else path
-    if not path.exists():
-        raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it")
-    found = []
-    for text in reversed(path.read_bytes().splitlines()):
+    path = record(place)
+    above = folder(path.parent)
+    if above.kind(path.name) is None:
+        raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it into a run's workdir, or where --out says")
+    found: collections.deque[dict[str, Any]] = collections.deque(maxlen=NEWEST)
+    for text in above.lines(path.name, last=LARGEST):
         try:
-            line = json.loads(text)
-        except ValueError:  # torn
+            line = json.loads(text or b"")
+        except (ValueError, RecursionError):  # torn, or no line of ours
             continue
         if isinstance(line, dict) and isinstance(line.get("protocol"), dict):
-            found.append(line)
+            found.appendleft(line)
     if found:
-        return found
+        return list(found)
     raise UserError(f"--compare {place}: {path} holds no score with a protocol: tinygen eval-fid writes such")
+
+
+def record(place: str) -> epath.Path:
+    """The file of scores that a path means: that file, or eval.jsonl in that folder."""
+    path = epath.Path(place)
+    return path / RECORD if path.is_dir() else path
 
 
 def scores(line: Mapping[str, Any]) -> dict[str, float]:
@@ -79,7 +91,7 @@ def scores(line: Mapping[str, Any]) -> dict[str, float]:
 
 def about(line: Mapping[str, Any]) -> str:
     subject = ", ".join(f"{name} {line[name]}" for name in ("checkpoint", "step", "samples", "seed") if name in line)
-    return f"{subject}, {line.get('time', '')}"
+    return ", ".join(filter(None, (subject, str(line.get("time", "")), str(line.get(NOTE, "")))))
 
 
 def row(name: str, width: int, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:

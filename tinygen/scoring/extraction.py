@@ -7,7 +7,7 @@ import collections
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -85,10 +85,18 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
 def _ahead(
     reads: Iterator[Read], size: int, submit: Callable[[Read], Future[np.ndarray]], mine: set[int]
 ) -> Iterator[Future[np.ndarray] | None]:
-    """The pictures under way, two batches ahead; None for one that another process prepares."""
+    """The pictures under way, two batches ahead; None for one that another process prepares.
+
+    No more pictures are read than there are threads to prepare them: as read they may be hundreds of times as large as prepared.
+    """
     waiting: collections.deque[Future[np.ndarray] | None] = collections.deque()
+    busy: collections.deque[Future[np.ndarray]] = collections.deque()
     for number, read in enumerate(reads):
         waiting.append(submit(read) if number % size in mine else None)
+        if (latest := waiting[-1]) is not None:
+            busy.append(latest)
+        if len(busy) > (os.cpu_count() or 1):
+            wait([busy.popleft()])
         if len(waiting) > 2 * size:
             yield waiting.popleft()
     yield from waiting

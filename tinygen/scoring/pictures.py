@@ -4,16 +4,16 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
-import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from absl import logging
 from PIL import Image
 
+from tinygen import npy
 from tinygen.data import folder_index, pixels
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
@@ -21,7 +21,8 @@ from tinygen.scores.resize import rgb
 
 Read = Callable[[], np.ndarray]
 BLOCK = 64  # pictures that are read at once where they lie side by side
-IMAGES = ("arr_0.npy", "images.npy", "samples.npy")  # names of an .npz file's array of pictures; the first is what NumPy gives unnamed ones
+NAMED = 3  # files left out that a warning names
+IMAGES = ("arr_0", "images", "samples")  # names of an .npz file's array of pictures; the first is what NumPy gives unnamed ones
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,14 @@ class Pictures:
     name: for a person
     fingerprint: of their content and order
     reads: from a number on, what gives each picture as uint8 [H, W, 3]; to be called in threads
+    left_out: files that lie beside them and cannot be decoded
     """
 
     name: str
     num: int
     fingerprint: str
     reads: Callable[[int], Iterator[Read]]
+    left_out: int = 0
 
     def first(self, num: int) -> "Pictures":
         """The first `num` of them; all where there are no more."""
@@ -44,51 +47,61 @@ class Pictures:
 
 
 def of_folder(path: str, option: str) -> Pictures:
-    """Every image file below a folder, in the order of their names, by the rules of `scores.resize.rgb`. Raises UserError without one.
+    """Every image file below a folder, in the order of their names, by the rules of `scores.resize.rgb`.
 
-    The grid that `tinygen sample` draws beside its samples is not among them.
+    Files that cannot be decoded are left out, as training leaves them out, and a warning names them. So is the grid that
+    `tinygen sample` draws beside its samples, without a word. Raises UserError where no picture remains.
     """
-    tree = folder_index.walk(path)
+    found = folder_index.index(path, option)
     drawn = os.path.exists(os.path.join(path, "samples.json"))
-    files = [file for file in tree.files if not (drawn and file.name == "grid.png")]
-    if not files:
-        others = ", ".join(f"{num} .{kind}" for kind, num in tree.others.most_common(3))
+    files = [file for file in found.pictures if not (drawn and file.name == "grid.png")]
+    left_out = found.tree.unreachable | {file.name: file.reason for file in files if file.reason}
+    usable = [file for file in files if not file.reason]
+    total = len(usable) + len(left_out)
+    shown = "; ".join(f"{name!a}: {reason}" for name, reason in itertools.islice(sorted(left_out.items()), NAMED))
+    shown += "; ..." if len(left_out) > NAMED else ""
+    if not usable and left_out:
+        raise UserError(f"{option}={path}: none of its {total:,} image files can be read ({shown})")
+    if not usable:
+        others = ", ".join(f"{num} .{kind}" for kind, num in found.tree.others.most_common(3))
         raise UserError(
             f"{option}={path}: no images there" + (f" (but {others})" if others else "") + f": {', '.join(pixels.FORMATS)} are read"
         )
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = list(pool.map(lambda file: digest(os.path.join(path, file.name)), files))
-    content = hashlib.sha256("\n".join(f"{digest} {file.name!a}" for digest, file in zip(digests, files, strict=True)).encode())
+    for line in (*found.notes, *([f"{len(left_out):,} of {total:,} image files are left out ({shown})"] if left_out else [])):
+        logging.warning("%s=%s: %s", option, path, line)
+    content = hashlib.sha256("\n".join(f"{file.digest} {file.name!a}" for file in usable).encode())
 
     def reads(start: int) -> Iterator[Read]:
-        for file in files[start:]:
+        for file in usable[start:]:
             yield functools.partial(_decoded, os.path.join(path, file.name), (file.size, file.mtime_ns))
 
-    return Pictures(name=path, num=len(files), fingerprint=content.hexdigest()[:16], reads=reads)
+    return Pictures(name=path, num=len(usable), fingerprint=content.hexdigest()[:16], reads=reads, left_out=len(left_out))
 
 
 def of_npz(path: str, option: str) -> Pictures | None:
     """The array of pictures, uint8 [N, H, W, 1, 3 or 4], in an .npz file; None where it has none.
 
-    It is read from front to back, and never stands whole in memory. Raises UserError for what is no such file.
+    It is read from front to back, and never stands whole in memory. Raises UserError for what is no such file, and for pictures of more
+    pixels than PIL accepts in image files.
     """
-    with reading(path, option), zipfile.ZipFile(path) as archive:
-        member = next((name for name in IMAGES if name in archive.namelist()), None)
+    with reading(path, option), npy.Npz(path) as archive:
+        member = next((name for name in IMAGES if name in archive), None)
         if member is None:
             return None
-        with archive.open(member) as stream:
-            shape, order, dtype = _header(stream)
-    if dtype != np.uint8 or len(shape) != 4 or shape[-1] not in (1, 3, 4) or order or not all(shape):
-        raise UserError(
-            f"{option}={path}: {member[:-4]} is {dtype}{list(shape)}, where pictures are uint8 [N, H, W, 1, 3 or 4], row by row"
-        )
+        found = archive.header(member)
+    shape = found.shape
+    if found.dtype != np.uint8 or len(shape) != 4 or shape[-1] not in (1, 3, 4) or found.columns or not all(shape):
+        raise UserError(f"{option}={path}: {member} is {found}, where pictures are uint8 [N, H, W, 1, 3 or 4], row by row")
+    try:
+        pixels.check_size(*shape[1:3])
+    except ValueError as error:
+        raise UserError(f"{option}={path}: {member} is {found}, pictures of {error}") from error
     num, size, stamp = shape[0], int(np.prod(shape[1:])), _stamp(os.stat(path))
 
     def reads(start: int) -> Iterator[Read]:
         if _stamp(os.stat(path)) != stamp:
             raise UserError(f"{option}={path} has changed since it was looked at: give the same command again")
-        with reading(path, option), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-            _header(stream)
+        with reading(path, option), npy.Npz(path) as archive, archive.open(member) as stream:
             stream.seek(start * size, os.SEEK_CUR)
             for _ in range(start, num):
                 row = stream.read(size)
@@ -146,18 +159,14 @@ def digest(path: str) -> str:
         raise UserError(f"{path}: {error.strerror}") from error
 
 
-def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, whether column by column, dtype) of the array that a stream begins; it stands at the first value then."""
-    version = np.lib.format.read_magic(stream)
-    return (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(stream)
-
-
 @contextlib.contextmanager
 def reading(path: str, option: str) -> Iterator[None]:
     """What a file that is no archive of arrays makes zipfile, zlib and NumPy raise, which may be anything, as one line."""
     try:
         if not Path(path).exists():
             raise UserError(f"{option}={path} is not there")
+        if not Path(path).is_file():
+            raise UserError(f"{option}={path} is neither a folder nor a regular file")
         yield
     except UserError:
         raise

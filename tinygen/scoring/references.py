@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygen import build, processes
+from tinygen import build, npy, processes
 from tinygen import config as schema
 from tinygen.data.base import DataSource, Examples
 from tinygen.data.embeddings import Embedded
@@ -99,26 +99,32 @@ def _of_source(source: DataSource, split: str, name: str) -> Found:
 
 
 def holds_statistics(path: str, option: str) -> bool:
-    with reading(path, option), np.load(path, allow_pickle=False) as file:
-        return any(mean in file.files and covariance in file.files for mean, covariance in KEYS)
+    with reading(path, option), npy.Npz(path) as file:
+        return _names(file) is not None
 
 
 def statistics(path: str, network: Network, option: str) -> Side:
     """A mean and a covariance that someone has written: of this network, or nobody has said of which.
 
-    Raises UserError for a file without them, of another dimension or network, or that are no mean and covariance.
+    Shapes are compared before anything is read. Raises UserError for a file without statistics, of another dimension or network, or that
+    are no mean and covariance.
     """
-    with reading(path, option), np.load(path, allow_pickle=False) as file:
-        names = next((names for names in KEYS if set(names) <= set(file.files)), None)
+    with reading(path, option), npy.Npz(path) as file:
+        names = _names(file)
         if names is None:
-            held = ", ".join(file.files)[:100] or "nothing"
+            held = ", ".join(file.names)[:100] or "nothing"
             raise UserError(f"{option}={path} holds {held}: neither pictures (arr_0) nor statistics (mu, sigma)")
-        mean, covariance = (file[name].astype(np.float64, casting="same_kind") for name in names)
-        about = dict(json.loads(str(file["about"]))) if "about" in file.files else {}
-        num = int(file["num"]) if "num" in file.files else 0
-    if mean.shape != (network.dim,) or covariance.shape != (network.dim, network.dim):
-        what = f"mean {list(mean.shape)} and covariance {list(covariance.shape)}"
-        raise UserError(f"{option}={path} is of another network: it holds a {what}, where {network.name} has {network.dim} features")
+        shapes = [file.header(name).shape for name in names]
+        if shapes != [(network.dim,), (network.dim, network.dim)]:
+            what = f"mean {list(shapes[0])} and covariance {list(shapes[1])}"
+            raise UserError(f"{option}={path} is of another network: it holds a {what}, where {network.name} has {network.dim} features")
+        mean, covariance = (file.read(name).astype(np.float64, casting="same_kind") for name in names)
+        about = dict(json.loads(file.text("about"))) if "about" in file else {}
+        num = 0
+        if "num" in file:
+            if (stated := file.header("num")).shape or stated.dtype.kind not in "iu":
+                raise ValueError(f"num is {stated}, where a whole number is expected")
+            num = max(0, int(file.read("num")))
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
         raise UserError(f"{option}={path} holds numbers that are not finite")
     if not np.allclose(covariance, covariance.T, rtol=1e-5, atol=1e-8 * np.abs(covariance).max()):
@@ -126,9 +132,14 @@ def statistics(path: str, network: Network, option: str) -> Side:
     ours = {"weights_sha256": network.sha256, "preset": network.preset}
     for key, value in ours.items():
         if key in about and about[key] != value:
-            raise UserError(f"{option}={path} was made with other features: {key} {about[key]}, here {value}")
+            raise UserError(f"{option}={path} was made with other features: {key} {str(about[key])[:80]}, here {value}")
     known = about.get("pictures_fingerprint")  # then a score against the statistics is one against those pictures
     return Side(name=path, num=num, fingerprint=known if isinstance(known, str) else digest(path), mean=mean, covariance=covariance)
+
+
+def _names(file: npy.Npz) -> tuple[str, str] | None:
+    """What the mean and the covariance are called in a file; None where it has none."""
+    return next((names for names in KEYS if all(name in file for name in names)), None)
 
 
 def write_statistics(path: Path, side: Side, network: Network) -> None:

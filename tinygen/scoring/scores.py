@@ -7,16 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tinygen.errors import UserError, unknown
-from tinygen.scores import frechet, inception_score, kid, neighbours
+from tinygen.scores import frechet, frechet_error, inception_score, kid, neighbours
 from tinygen.scores.moments import moments_of
 from tinygen.scores.network import Network
 
 NEIGHBOURS = 10_000  # of either side, at most, for precision and recall and their kind
-RULES = (  # stand in every protocol
-    f"kid of {kid.SUBSETS} subsets of {kid.SIZE}, pr of {neighbours.OF_RECALL} and dc of {neighbours.OF_COVERAGE} neighbours"
-    f" among {NEIGHBOURS}, is of {inception_score.SPLITS} splits"
-)
-FEWEST = 20  # samples that a standard error is taken of
+NOTE = "note"  # the field of a score's record that says why a distance is no FID, or not to be trusted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,7 @@ def chosen(
     for name in names:
         if name not in known:
             raise unknown(option, name, known)
-        if name == "is" and network().distance != "FID":
+        if name == "is" and network().name != "inception":
             raise UserError(f"{option}={name}: the Inception Score is one of Inception's classes; {network().name} has others")
     if not names:
         raise UserError(f"{option}: name at least one of {', '.join(known)}")
@@ -83,28 +79,58 @@ def shortage(wanted: Mapping[str, Score], num: int, *, reference: bool = False) 
     return f"{name} needs {asking[name]} pictures at least" if name and num < asking[name] else ""
 
 
-def named(score: str, network: Network) -> str:
-    """A score's name in files: "fid" is Inception's alone, "kid" too; with others they are "fd_efflite0" and "kd_efflite0"."""
+def rules(num: int, num_reference: int) -> str:
+    """How scores of so many samples and pictures of the reference are taken, for the protocol: the same whichever of them are asked for.
+
+    num_reference: 0 where it is only a mean and a covariance
+    """
+    other = num_reference or num
+    return (
+        f"kid of {kid.SUBSETS} subsets of {kid.subset_size(num, other)}, pr of {neighbours.OF_RECALL} and dc of {neighbours.OF_COVERAGE}"
+        f" neighbours among {min(num, NEIGHBOURS)} samples and {min(other, NEIGHBOURS)} of the reference,"
+        f" is of {inception_score.SPLITS} splits of {num // inception_score.SPLITS} or one more"
+    )
+
+
+def named(score: str, network: Network, full_rank: bool = True) -> str:
+    """A score's name in files: "fid" and "kid" over Inception's public weights, and "fd_..." and "kd_..." over all else.
+
+    full_rank: both sides have more pictures than features; without, a Fréchet distance is no FID but "fd_inception"
+    """
     distance = network.distance.lower().replace("-", "_")
     if score == "fd":
-        return distance
+        return distance if full_rank or distance != "fid" else "fd_inception"
     if score == "kid":
         return distance.replace("f", "k", 1)
     return score if network.distance == "FID" else f"{score}_{distance.removeprefix('fd_')}"
 
 
+def full_rank(num: int, num_reference: int, network: Network) -> bool:
+    """Whether both covariances can have full rank. num_reference: 0 where nobody has said"""
+    return min(num, num_reference or num) > network.dim
+
+
+def note(num: int, num_reference: int, network: Network) -> str:
+    """What a reader of the Fréchet distance has to know: why it is no FID, or not to be trusted; "" where there is nothing."""
+    found = ["unknown weights"] if network.name == "inception" and network.distance != "FID" else []
+    for side, count in (("samples", num), ("reference pictures", num_reference)):
+        if 0 < count <= network.dim:
+            found.append(f"{count:,} {side} for {network.dim:,} features: far too large")
+    return "; ".join(found)
+
+
 def plain(samples: Side, reference: Side, network: Network) -> dict[str, float]:
     distance = frechet.frechet_distance(samples.mean, samples.covariance, reference.mean, reference.covariance)
-    return {named("fd", network): distance}
+    return {named("fd", network, full_rank(samples.num, reference.num, network)): distance}
 
 
 def with_error(samples: Side, reference: Side, network: Network) -> dict[str, float]:
-    """The Fréchet distance, and where there are enough to say its standard error and what it would be of infinitely many samples."""
-    distance, rows, name = frechet.distance_from(reference.mean, reference.covariance), features(samples), named("fd", network)
+    """The Fréchet distance, and from enough samples its standard error and what it would be of infinitely many samples."""
+    distance, rows = frechet.distance_from(reference.mean, reference.covariance), features(samples)
+    name = named("fd", network, full_rank(samples.num, reference.num, network))
     given = {name: distance(samples.mean, samples.covariance)}
-    if samples.num >= FEWEST:
-        given[f"{name}_stderr"] = frechet.jackknife(rows, distance)
-    if samples.num >= 2 * (network.dim + 1):
+    if samples.num >= frechet_error.enough(network.dim):
+        given[f"{name}_stderr"] = frechet_error.standard_error(rows, distance)
         given[f"{name}_infinity"] = frechet.extrapolated(rows, distance).distance
     return given
 
@@ -127,7 +153,7 @@ def density_coverage(samples: Side, reference: Side, network: Network) -> dict[s
 def inception(samples: Side, reference: Side, network: Network) -> dict[str, float]:
     assert samples.logits is not None
     mean, spread = inception_score.inception_score(samples.logits)
-    return {"is": mean, "is_std": spread}
+    return {named("is", network): mean, f"{named('is', network)}_std": spread}
 
 
 def features(side: Side) -> np.ndarray:
@@ -152,10 +178,10 @@ def side_of(name: str, fingerprint: str, rows: np.ndarray, logits: np.ndarray | 
 
 SCORES: Mapping[str, Score] = {
     "fd": Score(with_error, (), 2, "fd", 1, "Fréchet distance"),
-    "kid": Score(kernel, ("pictures",), 2, "kid", 1, "kernel distance"),
+    "kid": Score(kernel, ("pictures",), kid.FEWEST, "kid", 1, "kernel distance"),
     "pr": Score(precision_recall, ("pictures",), neighbours.OF_RECALL + 1, "precision", -1, "precision and recall"),
     "dc": Score(density_coverage, ("pictures",), neighbours.OF_COVERAGE + 1, "density", -1, "density and coverage"),
-    "is": Score(inception, ("logits",), inception_score.SPLITS, "is", -1, "Inception Score"),
+    "is": Score(inception, ("logits",), inception_score.FEWEST, "is", -1, "Inception Score"),
 }
 
 DURING = {**SCORES, "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance")}  # while a run learns: the error takes longer than the score

@@ -1,0 +1,87 @@
+"""The standard error of a Fréchet distance: how much it varies with which samples were drawn.
+
+The distance's variance is that of a part linear in the samples, V₁, and of a quadratic one, V₂, and smaller ones. Any jackknife, and the
+influence function taken at the samples themselves, estimate V₁ + 2 V₂ (Efron & Stein 1981): where both sides are alike there is no linear
+part, and the error comes out 1.4 times too large. So V₂ is measured by itself, and subtracted.
+"""
+
+import itertools
+
+import numpy as np
+
+from tinygen.errors import UserError
+from tinygen.scores.frechet import Distance
+from tinygen.scores.moments import BLOCK, Moments, moments_of
+
+GROUPS, SPLITS = 8, 16
+FLOOR = 0.1  # of V₂: by chance the difference comes out below it, which no variance of V₁ + V₂ is
+RANK = 1e-10  # of the largest eigenvalue: a direction with less has no samples
+
+
+def enough(dim: int) -> int:
+    """Samples from which an error can be had: halves of them still have covariances of full rank."""
+    return 2 * max(dim + 1, GROUPS)
+
+
+def standard_error(features: np.ndarray, distance: Distance, *, seed: int = 0) -> float:
+    """The standard error of the distance from features [N, D], which may lie on the disk.
+
+    The reference stays as it is, and the bias remains: it is the error that comes from which samples were drawn.
+    distance: `distance_from` the reference
+    seed: of the halves
+    Raises UserError for fewer samples than `enough`.
+    """
+    count, dim = features.shape
+    if count < enough(dim):
+        raise UserError(f"{count} samples are too few for a standard error over {dim} features: give {enough(dim)} or more")
+    quadratic = _quadratic(features, distance, seed)
+    whole = float(np.var(influence(features, distance), ddof=1)) / count
+    return float(np.sqrt(max(whole - quadratic, FLOOR * quadratic)))
+
+
+def influence(features: np.ndarray, distance: Distance) -> np.ndarray:
+    """N - 1 times how much the distance falls when one of the samples [N, D] is left out, of each of them [N], to second order.
+
+    With Σ₂ = CCᵀ, CᵀΣ₁C = U diag(λ) Uᵀ and y = UᵀCᵀ(x - μ₁) the first derivative of the distance towards x is
+    2 (μ₁ - μ₂)ᵀ(x - μ₁) + |x - μ₁|² - Σ y²/√λ and a constant, and the second, from Daleckii & Krein's formula for the matrix root,
+    Σ (yₖyₗ - δₖₗλₖ)² / (√λₖ√λₗ(√λₖ + √λₗ)) + 2 Σ y²/√λ.
+    """
+    moments = moments_of(features)
+    values, vectors = np.linalg.eigh(distance.root.T @ moments.covariance @ distance.root)
+    kept = values > RANK * values.max(initial=0)
+    roots, basis = np.sqrt(values[kept]), distance.root @ vectors[:, kept]
+    weights = 1 / (np.outer(roots, roots) * np.add.outer(roots, roots))
+    found = np.empty(len(features))
+    for start in range(0, len(features), BLOCK):
+        rows = slice(start, start + BLOCK)
+        away = np.asarray(features[rows], np.float64) - moments.mean
+        squares = (away @ basis) ** 2
+        root = squares @ (1 / roots)
+        second = np.sum(squares @ weights * squares, 1) + root  # without its constant
+        found[rows] = 2 * away @ (moments.mean - distance.mean) + np.sum(away**2, 1) - root - second / (2 * (len(features) - 1))
+    return found
+
+
+def _quadratic(features: np.ndarray, distance: Distance, seed: int) -> float:
+    """V₂: the variance of (f(A) + f(B)) / 2, where linear parts cancel, over divisions of the samples into halves A and B.
+
+    Halves are made of G groups: what is quadratic inside a group does not vary, and no division has all signs independent. With
+    interactions of equal variance between groups, (G - 2) / (G - 1) of V₂ is seen.
+    """
+    random = np.random.default_rng(seed)
+    # in random groups: in order, or every eighth, a group might be a class
+    groups = [moments_of(features, np.sort(rows)) for rows in np.array_split(random.permutation(len(features)), GROUPS)]
+    divisions = list(itertools.combinations(range(1, GROUPS), GROUPS // 2 - 1))  # with the first group: each division once
+    found = []
+    for each in random.choice(divisions, SPLITS, replace=False):
+        halves = _merged([groups[0], *(groups[one] for one in each)]), _merged([groups[one] for one in range(1, GROUPS) if one not in each])
+        found.append(np.mean([distance(half.mean, half.covariance) for half in halves]))
+    seen = (GROUPS - 2) / (GROUPS - 1)
+    return float(np.var(found, ddof=1)) * (1 - 1 / len(divisions)) / seen  # drawn from finitely many, without repetition
+
+
+def _merged(groups: list[Moments]) -> Moments:
+    merged = groups[0]
+    for each in groups[1:]:
+        merged = merged.merge(each)
+    return merged
