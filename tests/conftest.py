@@ -26,6 +26,7 @@ import dataclasses
 import itertools
 import resource
 import signal
+import tarfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,3 +296,12 @@ def confined():
         assert time.process_time() - began < patience
 
     return confine
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory):
+    """A small run that stopped at step 3. Only to be read."""
+    place = tmp_path_factory.mktemp("released")
+    with tarfile.open(Path(__file__).parent / "golden" / "0.1.tar.xz") as archive:
+        archive.extractall(place, filter="data")
+    return place / "0.1"

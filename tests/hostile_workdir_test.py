@@ -4,14 +4,12 @@ import json
 import os
 import shutil
 import signal
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tinygen import cli, config
 
-ROOT = Path(__file__).parents[1]
 SECRET = "the content of a private file"
 STEP = "checkpoints/3"
 PATIENCE = 400  # seconds on a busy machine; what waits for ever takes longer
@@ -20,15 +18,6 @@ HUGE = 3 * 2**30  # bytes of a file that takes no room on the disk
 
 class Stuck(BaseException):
     """The command waits for something that never comes. Nothing that handles errors may take it for one."""
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    """A small run that stopped at step 3. Only to be read."""
-    place = tmp_path_factory.mktemp("released")
-    with tarfile.open(ROOT / "tests" / "golden" / "0.1.tar.xz") as archive:
-        archive.extractall(place, filter="data")
-    return place / "0.1"
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ ROOT = Path(__file__).parents[1]
 STEP = "checkpoints/3"
 DEEP = '{"a":' * 100_000
 HUGE = "9" * 4_000
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    """A small run that stopped at step 3. Only to be read."""
-    place = tmp_path_factory.mktemp("released")
-    with tarfile.open(ROOT / "tests" / "golden" / "0.1.tar.xz") as archive:
-        archive.extractall(place, filter="data")
-    return place / "0.1"
 
 
 @pytest.fixture
