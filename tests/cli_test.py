@@ -167,12 +167,12 @@ def test_a_workdir_that_cannot_be_written_is_refused(refused, recipe, tmp_path, 
 def test_a_workdir_holding_another_configs_run_is_refused_with_the_difference(refused, recipe, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    theirs = config.change(config.load(recipe), dict(optim=dict(lr=0.5), model=dict(width=64), train=dict(steps=7)))
+    theirs = config.change(config.load(recipe), dict(optim=dict(b1=0.5), model=dict(width=64), train=dict(steps=7)))
     (run / "config.json").write_text(config.to_json(theirs))
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
     message = refused("train", f"--config={recipe}", "--workdir=run")
     assert "model.width: 64 -> 32" in message
-    assert "optim.lr: 0.5 -> 0.001" in message
+    assert "optim.b1: 0.5 -> 0.9" in message
     assert "train.steps" not in message  # a key that may change
     assert (run / "config.json").read_text() == config.to_json(theirs)
 

@@ -251,6 +251,7 @@ def test_a_data_set_that_cannot_be_prepared_is_named(refused, overrides, said):
 
 def test_weights_that_do_not_fit_are_named(refused, tmp_path):
     theirs = tmp_path / "theirs"
+    theirs.mkdir()
     codec = build.data_source(schema.load("mine.py")).codec
     with checkpoint.make_manager(epath.Path(theirs), keep=1, keep_every=0) as manager:
         checkpoint.save(manager, 3, {"ema": {"embed": {"kernel": np.zeros((2, 2), np.float32)}}}, schema.load("mine.py"), codec, {})

@@ -42,7 +42,7 @@ def outside(tmp_path):
 def recipe(run, tmp_path):
     """The run's own recipe, of one step more."""
     tree = json.loads((run / "config.json").read_text())
-    tree["train"] |= {"steps": 4, "preview_num": 2}
+    tree["train"] |= {"steps": 4, "preview_num": 2, "preview_every": 1}
     path = tmp_path / "recipe.py"
     path.write_text(f"from tinygen.config import base\n\ndef get_config(variant=''):\n    return base(**{tree!r})\n")
     config.load(str(path))
@@ -166,7 +166,7 @@ REFUSED = {
     ("train", "a pipe for .lock"): (pipe(".lock"), ".lock: a pipe, where a file should be"),
     ("train", "a link for config.json"): (link("config.json"), "config.json: a symbolic link"),
     ("train", "a link for metrics.jsonl"): (link("metrics.jsonl"), "metrics.jsonl: a symbolic link"),
-    ("train", "an endless metrics.jsonl"): (huge("metrics.jsonl"), "metrics.jsonl: larger than 1024 MiB"),
+    ("train", "an endless metrics.jsonl"): (huge("metrics.jsonl"), "metrics.jsonl: larger than 128 MiB"),
     ("train", "a link for checkpoints"): (link("checkpoints", to="."), "checkpoints: a symbolic link"),
     ("train", "a link for a checkpoint"): (link(STEP, to="3"), "is a link, where a checkpoint's folder should be"),
     ("check", "a link for checkpoints"): (link("checkpoints", to="."), "checkpoints: a symbolic link"),

@@ -75,6 +75,7 @@ SPOILT = {
     "a width of 10**9": (model(width=10**9), "other shape"),
     "a width that no machine word holds": (model(width=10**30), "other shape"),
     "a depth of 10**9": (model(depth=10**9), "depth=1000000000, but it holds 136 arrays"),
+    "a mixer's depth of 10**9": (model(mixer_depth=10**9), "mixer_depth=1000000000, but it holds 136 arrays"),
     "an unknown key": (model(widht=8), "did you mean 'width'"),
     "a word for a number": (model(width="os.system"), "must be a int"),
     "an absurd word": (model(width="x" * 10**6), "must be a int"),
@@ -204,6 +205,21 @@ def test_nothing_is_unpickled_imported_compiled_or_run_that_a_checkpoint_names(r
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}, timeout=400)
     assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] []"], done.stderr[-2000:]
+
+
+def test_a_checkpoint_is_not_named_by_a_digit_that_is_no_number(run, capsys):
+    (run / "checkpoints" / "²").mkdir()
+    assert cli.main(["sample", f"--ckpt={run}/checkpoints/²"]) == 2
+    assert "no checkpoint there" in capsys.readouterr().err
+
+
+def test_a_score_that_no_float_holds_is_compared_with_none(run, capsys):
+    line = {"protocol": {"features": "x"}, "fid": 10**400, "kid": 0.5}
+    (run / "eval.jsonl").write_text(json.dumps(line) + "\n")
+    assert cli.main(["eval-fid", "--compare", str(run), str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "kid" in out
+    assert "fid" not in out
 
 
 def test_a_report_takes_numbers_that_no_float_holds(run, capsys):

@@ -93,6 +93,8 @@ def test_pipes_and_devices_are_not_opened(place, tmp_path):
             call()
     with pytest.raises(Refused, match="a device, where a file should be"):
         folder("/dev").read("zero", 100)
+    with pytest.raises(Refused, match="a pipe, where a file should be: it is not replaced"):
+        place.write("pipe", "x")
 
 
 def test_a_link_in_the_path_of_the_folder_itself_is_followed(place, tmp_path):

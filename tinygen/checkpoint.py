@@ -162,7 +162,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     place = epath.Path(path)
     if not place.exists():
         raise UserError(f"{option}={path}: there is no such folder")
-    if place.name.isdigit() and place.parent.name == "checkpoints":
+    if STEP.fullmatch(place.name) and place.parent.name == "checkpoints":
         place, step = place.parent, int(place.name) if step is None else step
     workdir = place.parent if place.name == "checkpoints" else place
     steps = saved_steps(workdir)
@@ -180,8 +180,10 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     stored, codec, manifest = (item(workdir, step, name) for name in ("config", "codec", "manifest"))
     inside = checkpoints / str(step)
     config, codec = schema.from_tree(stored, f"{inside / 'config'}"), Codec.from_json(codec, f"{inside / 'codec'}")
-    if config.model.get("depth", 0) > max(listed, 1000):  # a model of so many blocks would be made before its arrays are compared
-        raise UserError(f"{inside}: config.model.depth={config.model.depth}, but it holds {listed} arrays.\n{CURE}")
+    for name, depth in config.model.items():  # a model of so many blocks would be made before its arrays are compared
+        counts = depth if isinstance(depth, tuple) else (depth,)
+        if "depth" in name and any(isinstance(each, int) and each > max(listed, 1000) for each in counts):
+            raise UserError(f"{inside}: config.model.{name}={depth}, but it holds {listed} arrays.\n{CURE}")
     if isinstance(manifest, dict):
         manifest.pop(seals.SEALED, None)
     return Saved(workdir, step, config, codec, manifest)

@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from absl import flags
+from absl import flags, logging
 
 from tinygen import options, places
 from tinygen.errors import UserError
@@ -159,7 +159,8 @@ def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractCon
     return _joined(values, config.distributed, config.distributed_timeout)
 
 
-def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterator[None]:
     """This process ready to compute: as one of several, where `distributed` says so, of those that have the same flags."""
     from tinygen import compiled, processes, runtime
 
@@ -167,7 +168,9 @@ def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> context
     compiled.keep_compiled()
     own = ("distributed", "config", "workdir")  # of each process; what the latter two mean is compared by train
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
-    return processes.joined(distributed, timeout, command)
+    with processes.joined(distributed, timeout, command):
+        runtime.listen(logging.WARNING)  # after processes have met: it asks JAX which of them this one is
+        yield
 
 
 COMMANDS = {

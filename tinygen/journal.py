@@ -62,10 +62,19 @@ class Journal:
 
     def complete(self, step: int, more: Mapping[str, Any]) -> None:
         """Adds numbers to the last line, which is of `step`; where that one is lost they have a line of their own."""
-        lines = list(self.workdir.lines(FILE))
-        last = _read(lines[-1]) if lines else None
-        lines, line = (lines[:-1], last) if last and last["step"] == step else (lines, {"step": step})
-        self.workdir.write(FILE, [each for each in [*lines, _text({**line, **more}).encode()] if each is not None])
+
+        def completed() -> Iterator[bytes]:
+            before = None
+            for line in self.workdir.lines(FILE):
+                if before is not None:
+                    yield before
+                before = line
+            last = _read(before)
+            if before is not None and (last is None or last["step"] != step):
+                yield before
+            yield _text({**(last if last and last["step"] == step else {"step": step}), **more}).encode()
+
+        self.workdir.write(FILE, completed())
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
         """Rewrites the file with the wanted lines, and returns how many there are. A last line that a killed process left torn is none."""

@@ -112,7 +112,7 @@ class Printable(std_logging.Formatter):
         return printable(super().format(record))
 
 
-def listen() -> None:
+def listen(least: int = logging.INFO) -> None:
     """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
     from tinygen.processes import leads  # brings JAX
 
@@ -124,4 +124,4 @@ def listen() -> None:
     # Orbax's tracebacks of what it raises as well: `saves` tells of that in a line.
     handler.addFilter(lambda line: not ("/orbax/" in line.pathname and (line.exc_info or line.levelno >= std_logging.ERROR)))
     handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
-    logging.set_verbosity(logging.INFO if leads() else logging.WARNING)
+    logging.set_verbosity(least if leads() else logging.WARNING)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -60,7 +61,7 @@ class Run:
         """The newest start event: the recipe and what this run changed in it."""
         return next((event for event in reversed(self.events) if event.get("event") == "start"), {})
 
-    @property
+    @functools.cached_property
     def changed(self) -> dict[str, Any]:
         """{dotted key: the recipe's value} of what the command line changed."""
         changed = self.start.get("changed")

@@ -4,6 +4,7 @@ import collections
 import itertools
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ from tinygen.terminal import say
 from tinygen.workdir.files import MIB, folder
 
 RECORD = "eval.jsonl"
-LARGEST = 32 * MIB  # of a record that is read, at its end
-NEWEST = 500  # of its scores that are compared
+LARGEST = 4 * MIB  # of a record that is read, at its end
+NEWEST = 100  # of its scores that are compared
 APART = ("_stderr", "_std", "_infinity")  # what stands beside a score
 
 
@@ -83,9 +84,10 @@ def record(place: str) -> epath.Path:
 
 def scores(line: Mapping[str, Any]) -> dict[str, float]:
     skipped = {"step", "seed"}
+    numbers = {name: value for name, value in line.items() if isinstance(value, int | float) and not isinstance(value, bool)}
     return {
-        name: value for name, value in line.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in skipped and not name.endswith(APART)
+        name: float(value) for name, value in numbers.items()
+        if name not in skipped and not name.endswith(APART) and abs(value) <= sys.float_info.max
     }  # fmt: skip
 
 

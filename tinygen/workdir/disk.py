@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 from etils import epath
 
 MIB = 2**20
-LINES = 1024 * MIB  # limit of a file of JSON lines that is read line by line
+LINES = 128 * MIB  # limit of a file of JSON lines that is read line by line
 LINE = MIB  # limit of one of its lines
 SEARCH = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opened so does not wait for its other end
@@ -139,6 +139,8 @@ class Folder:
         pieces = [content.encode("utf-8", "backslashreplace")] if isinstance(content, str) else content
         pieces = [pieces] if isinstance(pieces, bytes) else pieces
         *above, last = [*self.inside, *parts_of(name)]
+        if (kind := self.kind(name)) not in (None, "file", "link"):
+            raise Refused(self.path(name), f"a {kind}, where a file should be: it is not replaced")
         with self._opened(above) as folder:
             fresh = f".{last}.{secrets.token_hex(8)}.new"
             number = self._open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | ALONE, folder, self.path(name))
@@ -225,9 +227,9 @@ class Folder:
     def _root(self) -> int:
         try:
             number = os.open(self.root, SEARCH)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if self.identity is None:
-                raise
+                raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(self.root)) from None
             raise Refused(self.root, "the folder was moved or deleted while it was in use") from None
         if self.identity is not None and _identity(os.fstat(number)) != self.identity:
             os.close(number)
