@@ -77,7 +77,7 @@ def test_another_call_waits_for_the_one_that_takes_the_same_features(pictures, u
         first = np.array(side.features)
     thread.join(60)
     np.testing.assert_array_equal(second[0].features, first)
-    assert "waiting for that one" in capfd.readouterr().err
+    assert "waiting for it" in capfd.readouterr().err
 
 
 def features(made, using, **options):

@@ -64,7 +64,11 @@ def lines(place: str) -> list[dict[str, Any]]:
     if above.kind(path.name) is None:
         raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it into a run's workdir, or where --out says")
     found: collections.deque[dict[str, Any]] = collections.deque(maxlen=NEWEST)
-    for text in above.lines(path.name, last=LARGEST):
+    try:
+        texts = list(above.lines(path.name, last=LARGEST))
+    except OSError as error:
+        raise UserError(f"--compare {place}: {path}: {error.strerror}") from error
+    for text in texts:
         try:
             line = json.loads(text or b"")
         except (ValueError, RecursionError):  # torn, or no line of ours
