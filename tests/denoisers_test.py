@@ -83,14 +83,19 @@ def command(add_row, tmp_path, capsys):
     return run
 
 
+def refusal(text):
+    """The lines of a command's refusal, without what it says of keys that another row drops."""
+    return [line for line in text.splitlines() if "drops what the recipe sets" not in line]
+
+
 @pytest.mark.parametrize("words", [["train"], ["train", "--describe"], ["check"]], ids=" ".join)
 @pytest.mark.parametrize(("recipe", "model", "said"), WRONG, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_denoiser_that_its_objective_cannot_use_is_refused_in_two_lines_whatever_the_command(command, words, recipe, model, said):
     status, told = command(words, recipe, model)
     assert status == 2
-    assert told.count("\n") == 2
-    assert "config.model.name=mine and config.objective.name=" in told.splitlines()[0]
-    assert re.search(said, told.splitlines()[1])
+    first, second = refusal(told)
+    assert "config.model.name=mine and config.objective.name=" in first
+    assert re.search(said, second)
 
 
 @pytest.mark.parametrize(("recipe", "model"), [("dit_digits8", Sound), ("meanflow_digits", Sound), ("dit_digits8", WithoutR)])
@@ -102,6 +107,5 @@ def test_a_denoiser_that_is_what_it_has_to_be_is_described(command, recipe, mode
 def test_a_model_that_is_no_denoiser_under_an_objective_that_wants_one_is_refused_in_two_lines(tmp_path, capsys, words):
     recipe = f"--config={CONFIGS / 'fsdp_sine.py'}:smoke"
     assert cli.main([*words, recipe, "--config.objective.name=flow", f"--workdir={tmp_path / 'run'}"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 2
-    assert "config.model.name=mlp and config.objective.name=flow do not go together" in said
+    first, _ = refusal(capsys.readouterr().err)
+    assert "config.model.name=mlp and config.objective.name=flow do not go together" in first

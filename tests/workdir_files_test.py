@@ -25,7 +25,7 @@ def test_what_is_written_is_read_and_replaces_what_was_there(place):
     place.write("inner/b", b"two")
     place.write("a", [b"th", b"ree"])
     assert (place.read("a", 10), place.read("inner/b", 10)) == (b"three", b"two")
-    assert next((entry.name, entry.kind, entry.size) for entry in place.entries()) == ("a", "file", 5)
+    assert next((entry.name, entry.type, entry.size) for entry in place.entries()) == ("a", "file", 5)
     assert [entry.name for entry in place.entries()] == ["a", "inner"]
 
 
@@ -60,7 +60,7 @@ def test_folders_that_are_links_are_not_entered_whatever_is_done_there(place, tm
     calls = [
         lambda: place.read("link/x", 100), lambda: place.write("link/x", "y"), lambda: place.append("link/x", "y\n"),
         lambda: place.remove("link/x"), lambda: place.make("link/y"), lambda: place.make("link"), lambda: place.entries("link"),
-        lambda: place.kind("link/x"), lambda: place.move("link/x", "x"), lambda: place.move("inner", "link/inner"),
+        lambda: place.type_of("link/x"), lambda: place.move("link/x", "x"), lambda: place.move("inner", "link/inner"),
         lambda: (place / "link").check(), lambda: place.sweep("link"),
     ]  # fmt: skip
     for call in calls:
@@ -74,7 +74,7 @@ def test_a_link_is_deleted_or_replaced_itself(place, tmp_path):
         os.symlink(tmp_path / "secret", tmp_path / "place" / name)
     place.remove("a")
     place.write("b", "mine")
-    assert [(entry.name, entry.kind) for entry in place.entries()] == [("b", "file"), ("inner", "folder")]
+    assert [(entry.name, entry.type) for entry in place.entries()] == [("b", "file"), ("inner", "folder")]
     assert (tmp_path / "secret").read_text() == "secret"
 
 
@@ -83,7 +83,7 @@ def test_a_folder_is_deleted_with_the_links_in_it_and_without_their_targets(plac
     (tmp_path / "beyond" / "x").write_text("x")
     os.symlink(tmp_path / "beyond", tmp_path / "place" / "inner" / "link")
     place.remove("inner")
-    assert (place.kind("inner"), (tmp_path / "beyond" / "x").read_text()) == (None, "x")
+    assert (place.type_of("inner"), (tmp_path / "beyond" / "x").read_text()) == (None, "x")
 
 
 def test_pipes_and_devices_are_not_opened(place, tmp_path):
@@ -157,7 +157,7 @@ def test_a_held_folder_is_refused_once_it_was_moved_and_taken_again_when_it_is_b
 def test_folders_are_made_below_the_root_alone(place, tmp_path):
     place.make("x/y")
     place.make("x/y")
-    assert place.kind("x/y") == "folder"
+    assert place.type_of("x/y") == "folder"
     with pytest.raises(FileNotFoundError):
         folder(tmp_path / "missing").make("x")
 

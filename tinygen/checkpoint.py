@@ -214,8 +214,8 @@ def saved_steps(workdir: epath.Path) -> list[int]:
         name, path = entry.name, checkpoints.path(entry.name[:40])
         if len(name) > len(str(LAST)) or int(name) > LAST:
             raise UserError(f"{path}{'...' * (len(name) > 40)}: no run has as many steps. Take this folder away.")
-        if entry.kind != "folder":
-            raise UserError(f"{path} is a {entry.kind}, where a checkpoint's folder should be: it is not opened. Take it away.")
+        if entry.type != "folder":
+            raise UserError(f"{path} is a {entry.type}, where a checkpoint's folder should be: it is not opened. Take it away.")
     return sorted(int(entry.name) for entry in found)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from absl import logging
 from etils import epath
@@ -61,7 +61,7 @@ def own(workdir: epath.Path) -> Iterator[None]:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             if "://" not in str(workdir):  # not emptied: it may be another's
-                file = stack.enter_context(folder(workdir).open(FILE, os.O_RDWR | os.O_CREAT, "r+b"))
+                file = stack.enter_context(folder(workdir).update(FILE))
         except Refused:
             raise
         except Exception as error:  # stores raise kinds of their own: no bucket, no permission, no network
@@ -72,7 +72,7 @@ def own(workdir: epath.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(workdir: epath.Path, file: BinaryIO) -> Iterator[None]:
+def _held(workdir: epath.Path, file: IO[bytes]) -> Iterator[None]:
     locked = _locked(workdir, file)
     before = read(file)
     if not locked and before is not None and (cure := _in_use(workdir, before, file)) is not None:
@@ -91,7 +91,7 @@ def _held(workdir: epath.Path, file: BinaryIO) -> Iterator[None]:
             _write(file, b"")
 
 
-def read(file: BinaryIO) -> Owner | None:
+def read(file: IO[bytes]) -> Owner | None:
     """The owner that a lock file names; None where it is empty or damaged."""
     file.seek(0)
     text = file.read(SIZE + 1)
@@ -105,7 +105,7 @@ def read(file: BinaryIO) -> Owner | None:
         return None
 
 
-def _locked(workdir: epath.Path, file: BinaryIO) -> bool:
+def _locked(workdir: epath.Path, file: IO[bytes]) -> bool:
     """Takes the kernel's lock. False where the file system has none. Raises UserError where another process holds it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ def _locked(workdir: epath.Path, file: BinaryIO) -> bool:
     return True
 
 
-def _in_use(workdir: epath.Path, owner: Owner, file: BinaryIO) -> str | None:
+def _in_use(workdir: epath.Path, owner: Owner, file: IO[bytes]) -> str | None:
     """Without a lock: None where the owner has gone, else what to do if it has and this is wrong."""
     cure = f"This file system knows no locks. If that run has ended, delete {workdir / FILE}."
     if owner.host == socket.gethostname():
@@ -154,7 +154,7 @@ def _this_process() -> Owner:
 
 
 @contextlib.contextmanager
-def _beating(file: BinaryIO) -> Iterator[None]:
+def _beating(file: IO[bytes]) -> Iterator[None]:
     """Touches the file from time to time while inside, for those who look at it from another machine."""
     ended = threading.Event()
 
@@ -172,7 +172,7 @@ def _beating(file: BinaryIO) -> Iterator[None]:
         thread.join()
 
 
-def _write(file: BinaryIO, text: bytes) -> None:
+def _write(file: IO[bytes], text: bytes) -> None:
     file.seek(0)
     file.truncate()
     file.write(text)

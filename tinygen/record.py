@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import resource
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -261,6 +262,8 @@ def make_writer(
         return metric_writers.MultiWriter([])
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
     board = metric_writers.SummaryWriter(str(workdir))
+    # Under a name that nobody can guess, and so have made a link: TensorFlow follows those.
+    board._summary_writer = tf.summary.create_file_writer(str(workdir), filename_suffix=f".{secrets.token_hex(8)}.v2")
     steady: Any = [
         Steady("the log", metric_writers.LoggingWriter(), tell, glimpse),
         Steady("TensorBoard", board, tell, verbatim),

@@ -92,7 +92,11 @@ class Saves:
         try:
             self.settle()
         finally:
-            self.manager.close()
+            try:
+                self.manager.close()
+            except (OSError, ValueError):
+                if not self.failed:  # else Orbax raises once more what has been said
+                    raise
             self._tidy()
             if processes.leads():
                 _sweep(self.checkpoints)
@@ -223,9 +227,8 @@ class Saves:
             raise UserError(f"step {self.under_way} could not be saved: {_reason(error)}. The checkpoint of step {self.newest} is whole.")
         self.failed, self.reason = self.under_way, _reason(error)
         self.under_way, self.losses = 0, self.losses + 1
-        logging.warning(
-            "step %d could not be saved: %s. The run goes on; the newest checkpoint is of step %d", self.failed, self.reason, self.newest
-        )
+        newest = f"the newest checkpoint is of step {self.newest}" if self.newest else "no checkpoint is in its place"
+        logging.warning("step %d could not be saved: %s. The run continues; %s", self.failed, self.reason, newest)
         self.manager.reload()  # it counts as deleted what it meant to delete after this save
         self._tidy()
         self.unnoted.append((self.failed, self.reason))

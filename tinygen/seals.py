@@ -19,6 +19,7 @@ SEALED = "sealed"  # in the manifest of a checkpoint that has sums: without them
 UNSEALED = (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")  # the latter two are Orbax's, written when the folder gets its name
 DELETED = "deleted"  # within checkpoints/, for what is on its way out: a folder that is half gone must not look like one
 BLOCK = 2**20  # bytes read at once
+LARGE = 2**30  # bytes
 ASIDE = "set_aside"  # within checkpoints/
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has not yet finished
 
@@ -42,8 +43,11 @@ def fault(saved: Folder) -> str:
     """
     if not saved.is_folder():
         return "it is no folder"
-    if odd := next((name for name, entry in _tree(saved) if entry.kind not in ("file", "folder")), ""):
-        return f"{odd} is neither a file nor a folder"
+    for name, entry in _tree(saved):
+        if entry.type not in ("file", "folder"):
+            return f"{name} is neither a file nor a folder"
+        if entry.size > LARGE and entry.stored < entry.size / 100:  # summing it could take for ever, and no array is stored so
+            return f"{name} is of {entry.size:,} bytes, of which next to none are on the disk"
     sums = saved.read(SUMS, TEXT)
     if sums is None:
         return "" if _of_the_first_versions(saved) else f"{SUMS} is missing"
@@ -101,7 +105,7 @@ def set_aside(checkpoints: Folder, name: str, kind: str) -> epath.Path:
     checkpoints.make(ASIDE)
     target = f"{ASIDE}/{name.split('.')[0]}-{kind}"
     others = (f"{target}-{number}" for number in range(2, 10_000))
-    target = next(each for each in (target, *others) if checkpoints.kind(each) is None)
+    target = next(each for each in (target, *others) if checkpoints.type_of(each) is None)
     checkpoints.move(name, target)
     return checkpoints.path(target)
 
@@ -110,13 +114,13 @@ def _tree(saved: Folder, prefix: str = "") -> Iterator[tuple[str, Entry]]:
     """(name within the folder, entry) of all that is below it, depth first."""
     for entry in saved.entries(prefix):
         yield f"{prefix}{entry.name}", entry
-        if entry.kind == "folder":
+        if entry.type == "folder":
             yield from _tree(saved, f"{prefix}{entry.name}/")
 
 
 def _files(saved: Folder) -> list[str]:
     """The names of all files that are sealed."""
-    return [name for name, entry in _tree(saved) if entry.kind != "folder" and name not in UNSEALED]
+    return [name for name, entry in _tree(saved) if entry.type != "folder" and name not in UNSEALED]
 
 
 def _settle(saved: Folder) -> None:

@@ -32,7 +32,7 @@ class WandbWriter:
     def __init__(self, workdir: Folder, settings: Mapping[str, Any]):
         self.wandb: Any = importlib.import_module("wandb")
         folder = None if "://" in str(workdir) else str(workdir)  # wandb keeps its own files on a disk only
-        if workdir.kind("wandb") not in (None, "folder"):
+        if workdir.type_of("wandb") not in (None, "folder"):
             raise UserError(f"{workdir.path('wandb')} is no folder: wandb keeps its files there. Take it away.")
         if workdir.read("wandb_id", LONGEST) is None:
             workdir.write("wandb_id", secrets.token_hex(8))

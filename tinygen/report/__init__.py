@@ -48,7 +48,7 @@ def default_target(runs: Sequence[Run]) -> epath.Path:
 
 def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUDGET) -> tuple[str, list[str]]:
     """(the page, what it says of all runs together). Adds to each run's problems what its pictures show."""
-    groups = [[File(run.folder, "data.png")] for run in runs if run.folder.kind("data.png")]
+    groups = [[File(run.folder, "data.png")] for run in runs if run.folder.type_of("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
     groups += [[path for path in group if path.path.suffix == ".png"] for group in previews]
     album = pack(groups, budget)

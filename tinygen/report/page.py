@@ -214,7 +214,7 @@ def _sentence(value: Any) -> str:
 
 def _there(run: Run, name: str) -> bool:
     try:
-        return run.folder.kind(name) in ("file", "folder")
+        return run.folder.type_of(name) in ("file", "folder")
     except OSError:
         return False
 

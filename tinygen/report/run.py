@@ -125,7 +125,7 @@ def read(path: str, name: str) -> Run:
     run.grids = _grids(run)
     run.prompts = _prompts(run)
     run.examples = _examples(run)
-    names = [entry.name for entry in _entries(run, "checkpoints") if entry.kind == "folder"]
+    names = [entry.name for entry in _entries(run, "checkpoints") if entry.type == "folder"]
     run.checkpoints = sorted(int(name) for name in names if re.fullmatch("[0-9]{1,10}", name))
     return run
 

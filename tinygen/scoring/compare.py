@@ -61,7 +61,7 @@ def lines(place: str) -> list[dict[str, Any]]:
     """The lines of a record that have a protocol, the newest first. Raises UserError where there is none."""
     path = record(place)
     above = folder(path.parent)
-    if above.kind(path.name) is None:
+    if above.type_of(path.name) is None:
         raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it into a run's workdir, or where --out says")
     found: collections.deque[dict[str, Any]] = collections.deque(maxlen=NEWEST)
     try:

@@ -1,9 +1,8 @@
 """A folder in an object store, gs://, which knows whole files alone, and neither links nor pipes."""
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import IO
 
 from etils import epath
 
@@ -17,7 +16,7 @@ class Bucket(Folder):
         del held  # a store's folders are not moved
         super().__init__(root, *inside)
 
-    def kind(self, name: str = "") -> str | None:
+    def type_of(self, name: str = "") -> str | None:
         path = self.path(name)
         return "folder" if path.is_dir() else "file" if path.exists() else None
 
@@ -26,11 +25,9 @@ class Bucket(Folder):
         return [self._entry(path) for path in paths]
 
     @contextlib.contextmanager
-    def open(self, name: str, flags: int = os.O_RDONLY, mode: str = "rb") -> Iterator[BinaryIO]:
-        if flags != os.O_RDONLY:
-            raise NotImplementedError("a file in an object store is written as a whole")
-        with self.path(name).open(mode) as file:
-            yield file  # type: ignore[misc]
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        with self.path(name).open("rb") as file:
+            yield file
 
     def read(self, name: str, most: int) -> bytes | None:
         try:
@@ -64,7 +61,7 @@ class Bucket(Folder):
             path.unlink(missing_ok=True)
 
     def move(self, name: str, to: str) -> None:
-        raise NotImplementedError("an object store cannot move a folder")
+        self.path(name).rename(self.path(to))
 
     def sweep(self, name: str = "") -> None:
         """Nothing to do: a store writes whole files or none."""
@@ -74,6 +71,6 @@ class Bucket(Folder):
 
     def _entry(self, path: epath.Path) -> Entry:
         if path.is_dir():
-            return Entry(path.name, "folder", 0, 0.0)
+            return Entry(path.name, "folder", 0, 0, 0.0)
         status = path.stat()
-        return Entry(path.name, "file", status.length, status.mtime)
+        return Entry(path.name, "file", status.length, status.length, status.mtime)

@@ -16,7 +16,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from etils import epath
 
@@ -36,11 +36,17 @@ class Refused(OSError):
 
 
 class Entry(NamedTuple):
-    """What a folder lists. kind: "file" | "folder" | "link" | "pipe" | "socket" | "device". modified: seconds since 1970."""
+    """What a folder lists.
+
+    type: "file" | "folder" | "link" | "pipe" | "socket" | "device"
+    size, stored: bytes, and how many of them take room on the disk
+    modified: seconds since 1970
+    """
 
     name: str
-    kind: str
+    type: str
     size: int
+    stored: int
     modified: float
 
 
@@ -72,20 +78,20 @@ class Folder:
         """The path of something in the folder, for messages and for libraries that open it by themselves."""
         return self.root.joinpath(*self.inside, *parts_of(name))
 
-    def kind(self, name: str = "") -> str | None:
-        """The kind of an `Entry`; None where there is none."""
+    def type_of(self, name: str = "") -> str | None:
+        """The type that an `Entry` has; None where there is none."""
         *above, last = [*self.inside, *parts_of(name)] or ["."]
         try:
             with self._opened(above) as folder:
-                return _kind(os.stat(last, dir_fd=folder, follow_symlinks=last == ".").st_mode)
+                return _type(os.stat(last, dir_fd=folder, follow_symlinks=last == ".").st_mode)
         except FileNotFoundError:
             return None
 
     def is_file(self, name: str) -> bool:
-        return self.kind(name) == "file"
+        return self.type_of(name) == "file"
 
     def is_folder(self, name: str = "") -> bool:
-        return self.kind(name) == "folder"
+        return self.type_of(name) == "folder"
 
     def entries(self, name: str = "") -> list[Entry]:
         """What a folder lists, by name; nothing where there is none."""
@@ -94,16 +100,19 @@ class Folder:
                 found = [(each.name, each.stat(follow_symlinks=False)) for each in listed]
         except FileNotFoundError:
             return []
-        return sorted(Entry(each, _kind(status.st_mode), status.st_size, status.st_mtime) for each, status in found)
+        return sorted(Entry(each, _type(status.st_mode), status.st_size, status.st_blocks * 512, status.st_mtime) for each, status in found)
 
     @contextlib.contextmanager
-    def open(self, name: str, flags: int = os.O_RDONLY, mode: str = "rb") -> Iterator[BinaryIO]:
-        """A regular file, unbuffered. flags: of `os.open`; mode: of the Python file that is made of it."""
-        *above, last = [*self.inside, *parts_of(name)]
-        with self._opened(above) as folder:
-            number = self._open(last, flags | ALONE, folder, self.path(name))
-        with os.fdopen(number, mode, buffering=0) as file:
-            yield file  # type: ignore[misc]
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        """A regular file, to be read."""
+        with os.fdopen(self._descriptor(name, os.O_RDONLY), "rb") as file:
+            yield file
+
+    @contextlib.contextmanager
+    def update(self, name: str) -> Iterator[io.FileIO]:
+        """A regular file, made if missing, to be read, truncated and written to without a buffer. Writes go to its end."""
+        with os.fdopen(self._descriptor(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "rb+", buffering=0) as file:
+            yield file
 
     def read(self, name: str, most: int) -> bytes | None:
         """The content of a file of at most `most` bytes; None where there is none."""
@@ -128,24 +137,25 @@ class Folder:
             size = os.fstat(file.fileno()).st_size
             if last is None and size > LINES:
                 raise Refused(self.path(name), too_large(LINES))
-            buffered = io.BufferedReader(file)  # type: ignore[arg-type]
             if last is not None and size > last:
-                buffered.seek(size - last)
-                next(_lines(buffered), None)
-            yield from _lines(buffered)
+                file.seek(size - last)
+                next(_lines(file), None)
+            yield from _lines(file)
 
     def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
         """Writes a file whole or not at all: a process killed here, or a full disk, leaves the old one."""
         pieces = [content.encode("utf-8", "backslashreplace")] if isinstance(content, str) else content
         pieces = [pieces] if isinstance(pieces, bytes) else pieces
         *above, last = [*self.inside, *parts_of(name)]
-        if (kind := self.kind(name)) not in (None, "file", "link"):
-            raise Refused(self.path(name), f"a {kind}, where a file should be: it is not replaced")
+        if (found := self.type_of(name)) not in (None, "file", "link"):
+            raise Refused(self.path(name), f"a {found}, where a file should be: it is not replaced")
         with self._opened(above) as folder:
             fresh = f".{last}.{secrets.token_hex(8)}.new"
             number = self._open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | ALONE, folder, self.path(name))
             try:
                 with os.fdopen(number, "wb") as file:
+                    if found == "file":  # one that its owner has made private stays so
+                        os.fchmod(number, stat.S_IMODE(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode))
                     file.writelines(pieces)
                 os.replace(fresh, last, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
@@ -156,7 +166,7 @@ class Folder:
     def append(self, name: str, text: str) -> None:
         """Adds whole lines to a file, all of them or none; after a line that a killed process left torn on one of their own."""
         content = text.encode("utf-8", "backslashreplace")
-        with self.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, "rb+") as file:
+        with self.update(name) as file:
             end = file.seek(0, os.SEEK_END)
             if end:
                 file.seek(-1, os.SEEK_END)
@@ -190,7 +200,7 @@ class Folder:
     def move(self, name: str, to: str) -> None:
         """Gives something in the folder another name in it, which must be free."""
         (*above, last), (*beyond, target) = parts_of(name), parts_of(to)
-        if self.kind(to) is not None:
+        if self.type_of(to) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path(to)))
         with self._opened([*self.inside, *above]) as old, self._opened([*self.inside, *beyond]) as new:
             os.rename(last, target, src_dir_fd=old, dst_dir_fd=new)
@@ -198,7 +208,7 @@ class Folder:
     def sweep(self, name: str = "") -> None:
         """Deletes what processes that were killed have left unfinished of files in a folder."""
         for entry in self.entries(name):
-            if entry.kind == "file" and UNFINISHED.fullmatch(entry.name):
+            if entry.type == "file" and UNFINISHED.fullmatch(entry.name):
                 self.remove(f"{name}/{entry.name}")
 
     def check(self) -> None:
@@ -236,6 +246,11 @@ class Folder:
             raise Refused(self.root, "the folder was moved or deleted while it was in use, and another one is there now")
         return number
 
+    def _descriptor(self, name: str, flags: int) -> int:
+        *above, last = [*self.inside, *parts_of(name)]
+        with self._opened(above) as folder:
+            return self._open(last, flags | ALONE, folder, self.path(name))
+
     def _open(self, name: str, flags: int, folder: int, path: epath.Path) -> int:
         try:
             number = os.open(name, flags, 0o666, dir_fd=folder)
@@ -243,7 +258,7 @@ class Folder:
             raise _reason(error, name, folder, path, "a file") from error
         if not stat.S_ISREG(mode := os.fstat(number).st_mode):
             os.close(number)
-            raise Refused(path, f"a {_kind(mode)}, where a file should be: it is not opened")
+            raise Refused(path, f"a {_type(mode)}, where a file should be: it is not opened")
         return number
 
 
@@ -258,16 +273,16 @@ def parts_of(name: str) -> tuple[str, ...]:
     return parts
 
 
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
-    return kinds.get(stat.S_IFMT(mode), "device")
+def _type(mode: int) -> str:
+    types = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    return types.get(stat.S_IFMT(mode), "device")
 
 
 def _reason(error: OSError, name: str, folder: int, path: epath.Path, wanted: str) -> OSError:
     """What to raise where something could not be opened: what it is, where that is the reason."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR, errno.EMLINK):
         with contextlib.suppress(OSError):
-            found = _kind(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+            found = _type(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
             found = {"link": "symbolic link"}.get(found, found)
             return Refused(path, f"a {found}, where {wanted} should be: it is not opened")
     return type(error)(error.errno, error.strerror, str(path))
@@ -277,7 +292,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def up_to(file: BinaryIO, most: int, path: epath.Path) -> bytes:
+def up_to(file: IO[bytes], most: int, path: epath.Path) -> bytes:
     pieces, left = [], most + 1
     while left and (piece := file.read(min(left, MIB))):
         pieces.append(piece)
@@ -287,7 +302,7 @@ def up_to(file: BinaryIO, most: int, path: epath.Path) -> bytes:
     return b"".join(pieces)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
     while line := file.readline(LINE + 1):
         if len(line) <= LINE:
             yield line
