@@ -145,10 +145,10 @@ REPORTED = {
     "a device for a text": (link("samples/000030.txt", to="/dev/zero"), "samples/000030.txt cannot be shown: a symbolic link"),
     "a device for prompts.txt": (link("prompts.txt", to="/dev/zero"), "prompts.txt cannot be read: a symbolic link"),
     "an endless picture": (huge("samples/000030.png"), "samples/000030.png cannot be shown: larger than 64 MiB"),
-    "an endless text": (huge("samples/000030.txt"), "samples/000030.txt cannot be shown: larger than 16 MiB"),
-    "an endless config.json": (huge("config.json"), "config.json cannot be read: larger than 64 MiB"),
+    "an endless text": (huge("samples/000030.txt"), "report.html"),
+    "an endless config.json": (huge("config.json"), "config.json cannot be read: larger than 1 MiB"),
     "an endless metrics.jsonl": (huge("metrics.jsonl"), "metrics.jsonl"),
-    "an endless data.json": (huge("data.json"), "data.json cannot be read: larger than 16 MiB"),
+    "an endless data.json": (huge("data.json"), "data.json cannot be read: larger than 1 MiB"),
 }
 
 
@@ -173,8 +173,8 @@ REFUSED = {
     ("sample", "a link for sampled"): (link("sampled", to="."), "sampled: a symbolic link"),
     ("sample", "a link for a checkpoint"): (link(STEP, to="3"), "is a link, where a checkpoint's folder should be"),
     ("sample", "a pipe in a checkpoint"): (pipe(f"{STEP}/config/metadata"), "config/metadata is neither a file nor a folder"),
-    ("sample", "an endless config"): (huge(f"{STEP}/config/metadata"), "larger than 64 MiB"),
-    ("sample", "an endless list of arrays"): (huge(f"{STEP}/state/_METADATA"), "larger than 64 MiB"),
+    ("sample", "an endless config"): (huge(f"{STEP}/config/metadata"), "of which next to none are on the disk"),
+    ("sample", "an endless list of arrays"): (huge(f"{STEP}/state/_METADATA"), "of which next to none are on the disk"),
     ("eval", "a link for eval.jsonl"): (link("eval.jsonl"), "eval.jsonl: a symbolic link"),
     ("eval", "a device in a checkpoint"): (link(f"{STEP}/manifest/metadata", to="/dev/zero"), "is neither a file nor a folder"),
     ("eval-fid", "a link for a checkpoint"): (link(STEP, to="3"), "is a link, where a checkpoint's folder should be"),

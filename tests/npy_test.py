@@ -101,7 +101,7 @@ HOSTILE = {
     "version 3": (b"\x93NUMPY\x03\x00" + struct.pack("<I", 10) + b" " * 100, "version 3.0, which is not read"),
     "nothing": (b"", "magic"),
     "text": (b"no array at all", "magic"),
-    "half a header": (packed((2,))[:40], "EOF"),
+    "half a header": (packed((2,))[:40], "header that cannot be parsed"),
 }
 
 

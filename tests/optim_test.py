@@ -105,9 +105,8 @@ def test_what_is_odd_about_a_schedule_is_said_with_overrides_that_mend_it(start,
     found = optim.oddities(start, steps, 0, **keys)
     assert len(found) == len(said), found
     assert all(words in line for words, line in zip(said, found, strict=True)), found
-    for _ in range(3):  # what one mends may show another, at most all three
-        for key, value in re.findall(r"--config\.optim\.(\w+)=(\S+)", " ".join(optim.oddities(start, steps, 0, **keys))):
-            keys[key] = type(keys[key])(float(value))
+    for key, value in re.findall(r"--config\.optim\.(\w+)=(\S+)", " ".join(found)):
+        keys[key] = type(keys[key])(float(value))
     assert optim.oddities(start, steps, 0, **keys) == []
     assert keys != COSINE | changes
     schedule = optim.make_schedule(**keys)
@@ -130,6 +129,16 @@ def test_what_is_odd_about_a_schedule_is_said_with_overrides_that_mend_it(start,
 )
 def test_nothing_is_odd_about_a_schedule_as_long_as_the_run(start, steps, changes):
     assert optim.oddities(start, steps, 0, **(COSINE | changes)) == []
+
+
+def test_what_a_mended_schedule_shows_is_said_in_the_same_breath():
+    found = optim.oddities(10, 2_000_000, 0, **(COSINE | dict(warmup=2_000_000, decay_steps=2)))
+    assert "--config.optim.decay_steps=2000000 " in found[-2]
+    assert found[-1].startswith("with that, the warm-up, config.optim.warmup=")
+    keys = COSINE | dict(warmup=2_000_000, decay_steps=2)
+    for key, value in re.findall(r"--config\.optim\.(\w+)=(\S+)", " ".join(found)):
+        keys[key] = type(keys[key])(value)
+    assert optim.oddities(10, 2_000_000, 0, **keys) == []
 
 
 def test_a_tail_that_a_run_has_had_before_is_not_warned_of_again():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from ml_collections import ConfigDict
 
 from tinygen import build
 from tinygen.models.layers import Buffer, Linear
@@ -66,11 +67,8 @@ class Poisonable:
 @pytest.fixture(scope="module")
 def line():
     """A linear model with its compiled step: (state, batch) -> (state, metrics)."""
-    config = SimpleNamespace(
-        optim=SimpleNamespace(
-            lr=0.1, schedule="linear", warmup=0, decay_steps=30, final_lr=0.0, b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.01, clip=1.0
-        )
-    )
+    keys = dict(lr=0.1, schedule="linear", warmup=0, decay_steps=30, final_lr=0.0, b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.01, clip=1.0)
+    config = ConfigDict({"optim": keys})
     tx, schedule = build.optimizer(config)
 
     def create(rngs):

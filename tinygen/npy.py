@@ -48,10 +48,13 @@ def header(stream: IO[bytes]) -> Header:
     if length > LONGEST:
         raise ValueError(f"a .npy header of {length:,} bytes, where {LONGEST:,} are the most")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, columns, dtype = read(io.BytesIO(count + stream.read(length)))
+    try:
+        shape, columns, dtype = read(io.BytesIO(count + stream.read(length)))
+    except Exception as error:  # Python's own words for what is in it, of any kind
+        raise ValueError("a .npy header that cannot be parsed") from error
     if dtype.kind not in "biufcU" or dtype.subdtype is not None:
         raise ValueError(f"an array of {'objects' if dtype.hasobject else dtype}, where numbers are expected")
-    if min(shape, default=0) < 0:
+    if any(type(each) is not int or each < 0 for each in shape):
         raise ValueError(f"an array of shape {list(shape)}")
     return Header(shape, columns, dtype, len(magic) + len(count) + length)
 

@@ -3,8 +3,8 @@
 The names are the paths of the moments in a checkpoint: they must not change.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, fi
 
 
 def fitting_warmup(warmup: int, decay_steps: int) -> int:
-    """The updates of a warm-up that ends before the decay does: the last one is at final_lr."""
+    """The updates of a warm-up that ends before the decay does."""
     return min(warmup, decay_steps - 1)
 
 
@@ -62,37 +62,62 @@ def outlook(start: int, steps: int, skipped: int, **keys: Any) -> str:
     return f"learning rate: {now}, {highest}, {rate(steps)} at the last step ({steps:,})"
 
 
-def oddities(
-    start: int, steps: int, skipped: int, *, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float, fresh: bool = True
-) -> list[str]:
-    """What of a schedule can hardly be meant for the steps that a run has left, each with the override that mends it.
+class Oddity(NamedTuple):
+    """What of a schedule can hardly be meant, and the override of config.optim that mends it, with its effect."""
+
+    what: str
+    key: str
+    value: int | float
+    effect: str
+
+    def __str__(self) -> str:
+        value = self.value if isinstance(self.value, int) else f"{self.value:g}"
+        return f"{self.what}: --config.optim.{self.key}={value} {self.effect}"
+
+
+def oddities(start: int, steps: int, skipped: int, *, fresh: bool = True, **keys: Any) -> list[str]:
+    """What of a schedule can hardly be meant for the steps that a run has left. All the overrides together mend all of it.
 
     fresh: whether this start, and none before it, chose the schedule and the steps; a long tail at final_lr is then odd
+    keys: of `make_schedule`
     """
+    said: list[str] = []
+    while found := [each for each in _odd(start, steps, skipped, fresh, **keys) if each.key in keys]:
+        said += [f"with that, {each}" if said else str(each) for each in found]
+        keys |= {each.key: each.value for each in found}
+        if len(said) > len(keys):  # no override of ours may make another one necessary for ever
+            break
+    return said
+
+
+def _odd(
+    start: int, steps: int, skipped: int, fresh: bool, *, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float
+) -> Iterator[Oddity]:
     if schedule == "constant":
-        return []
+        return
     done, end = start - skipped, steps - skipped  # in updates
-    found = []
     if final_lr > lr:
-        cure = f"--config.optim.final_lr={lr / 100:.3g} has it fall"
-        found.append(f"the learning rate rises, from config.optim.lr={lr:g} to config.optim.final_lr={final_lr:g}: {cure}")
+        what = f"the learning rate rises, from config.optim.lr={lr:g} to config.optim.final_lr={final_lr:g}"
+        yield Oddity(what, "final_lr", float(f"{lr / 100:.3g}"), "has it fall")
+        return
     ramp = fitting_warmup(warmup, decay_steps) if schedule == "warmup_cosine" else 0
     if ramp and done <= ramp and (warmup >= decay_steps or ramp >= end):
         what = f"the warm-up, config.optim.warmup={warmup}, takes all {min(decay_steps, end):,} steps, so the learning rate"
         ends = f"never reaches config.optim.lr={lr:g}" if ramp >= end else "has none left to decay in"
         warmup = min(decay_steps, end) // 10
-        found.append(f"{what} {ends}: --config.optim.warmup={warmup} leaves some")
+        yield Oddity(f"{what} {ends}", "warmup", warmup, "leaves some")
     rate = make_schedule(lr=lr, schedule=schedule, warmup=warmup, decay_steps=decay_steps, final_lr=final_lr)
     last = float(rate(np.int32(end - 1)))  # with the warm-up mended
     if decay_steps > steps and last - final_lr > FAR * (lr - final_lr) > 0:
         what = f"config.optim.decay_steps={decay_steps} is far beyond config.train.steps={steps}, so the learning rate ends high"
-        found.append(f"{what}: --config.optim.decay_steps={steps} has it end at {final_lr:g}")
+        yield Oddity(what, "decay_steps", steps, f"has it end near {final_lr:g}")
     tail, left = end - max(done, decay_steps), end - done
-    if fresh and final_lr < lr and tail >= MOST * left:
-        what = f"{'all' if tail == left else f'{tail:,} of the'} {left:,} steps that are left have the lowest learning rate, {final_lr:g}"
-        cure = f"--config.optim.decay_steps={steps} stretches the schedule over the whole run"
-        found.append(f"{what}, since config.optim.decay_steps={decay_steps}: {cure}")
-    return found
+    if fresh and final_lr < lr and tail >= MOST * left > 0:
+        some = f"all {left:,}" if tail == left else f"{tail:,} of the {left:,}"
+        what = f"{some} steps that are left have the lowest learning rate, {final_lr:g}, since config.optim.decay_steps={decay_steps}"
+        if left == 1:
+            what = what.replace("all 1 steps that are left have", "the step that is left has")
+        yield Oddity(what, "decay_steps", steps, "stretches the schedule over the whole run")
 
 
 def make_optimizer(

@@ -261,12 +261,16 @@ def make_writer(
     if not leads():
         return metric_writers.MultiWriter([])
     tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
-    board = metric_writers.SummaryWriter(str(workdir))
-    # Under a name that nobody can guess, and so have made a link: TensorFlow follows those.
-    board._summary_writer = tf.summary.create_file_writer(str(workdir), filename_suffix=f".{secrets.token_hex(8)}.v2")
+
+    class Board(metric_writers.SummaryWriter):
+        """CLU's, to a file of a name that nobody can guess, and so have made a link: TensorFlow follows those."""
+
+        def __init__(self) -> None:
+            self._summary_writer = tf.summary.create_file_writer(str(workdir), filename_suffix=f".{secrets.token_hex(8)}.v2")
+
     steady: Any = [
         Steady("the log", metric_writers.LoggingWriter(), tell, glimpse),
-        Steady("TensorBoard", board, tell, verbatim),
+        Steady("TensorBoard", Board(), tell, verbatim),
         *(Steady(name, writer, tell) for name, writer in extra_writers(extra, workdir, settings).items()),
     ]
     return metric_writers.MultiWriter(steady)

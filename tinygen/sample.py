@@ -187,10 +187,15 @@ def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
 def target(out: str | None, saved: checkpoint.Saved) -> files.Folder:
     """The folder for the samples, which process 0 makes before any work: that may not be possible."""
     folder = files.folder(out) if out else files.folder(saved.workdir) / f"sampled/{saved.step}"
-    if processes.leads():
+    if not processes.leads():
+        return folder
+    try:
         if out:
             folder.root.mkdir(parents=True, exist_ok=True)
         folder.make()
+    except OSError as error:
+        option = f"--out={out}" if out else str(folder)
+        raise UserError(f"{option} cannot be made ({error.filename}: {error.strerror}). Give --out=DIR, a folder that can be.") from error
     return folder
 
 

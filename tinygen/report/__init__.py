@@ -13,7 +13,7 @@ from tinygen.errors import UserError
 from tinygen.report import charts, page, texts
 from tinygen.report.pictures import BUDGET, Album, pack
 from tinygen.report.run import Run, read
-from tinygen.terminal import say
+from tinygen.terminal import in_line, say
 from tinygen.workdir.files import File, folder
 
 
@@ -31,7 +31,7 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
     say(f"{target}  {len(content) / 1e6:.1f} MB")
     for run in runs:
         for problem in run.problems:
-            say(f"  {run.name}: {problem}")
+            say(f"  {in_line(f'{run.name}: {problem}')}")
     for note in notes:
         say(f"  {note}")
     return 0

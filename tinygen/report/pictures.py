@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 import math
+import struct
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from tinygen.workdir.files import PICTURE, File
 
 BUDGET = 12_000_000  # characters of all pictures together, in base64
 WEBP_SIDE = 16383  # the format's limit
+ALL_PIXELS = 2**28
 PIXELS = 2**25  # of a picture; a grid of 64 images of 512 x 512 has half as many
 
 
@@ -46,17 +48,19 @@ def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
     Beside the WebP stands the file itself, where it is the smaller.
     """
     album = Album({}, {})
+    groups, album.note = _affordable(groups)
     paths = [path for group in groups for path in group]
     album.pictures = _encode(paths, _lossless, album.problems)
     whole = album.characters
     if whole <= budget:
         return album
+    note = f"{album.note} " if album.note else ""
     for quality in (90, 75):
         lossy = _encode(list(album.pictures), functools.partial(_lossy, quality), album.problems)
         album.pictures = {
             path: min(stored, lossy.get(path, stored), key=lambda each: len(each.data)) for path, stored in album.pictures.items()
         }
-        album.note = (
+        album.note = note + (
             f"Pictures are lossy WebP (quality {quality}): without loss they take {whole / 1e6:.3g} MB, allowed are {budget / 1e6:.3g}."
         )
         if album.characters <= budget:
@@ -69,6 +73,32 @@ def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
         share = 0.95
     album.note += f" Even so only {len(album.pictures)} of {len(packed)} fit; the others are in the folder."
     return album
+
+
+def _affordable(groups: Sequence[Sequence[File]]) -> tuple[list[list[File]], str]:
+    """Those pictures of each group that can be encoded in a time that a reader waits for; and a note where they are not all."""
+    pixels = {path: _pixels(path) for group in groups for path in group}
+    total = sum(pixels.values())
+    if total <= ALL_PIXELS:
+        return [list(group) for group in groups], ""
+    kept, left = [], ALL_PIXELS
+    for group in groups:
+        kept.append([])
+        for path in _spread(list(group), math.floor(len(group) * ALL_PIXELS / total)):
+            if pixels[path] <= left:
+                left -= pixels[path]
+                kept[-1].append(path)
+    return kept, f"Of {len(pixels)} pictures {sum(map(len, kept))} are shown: together they have {total:,} pixels. All are in the folder."
+
+
+def _pixels(path: File) -> int:
+    """How many a PNG file's header declares; 0 for what has none."""
+    try:
+        content = path.beginning(24)
+    except OSError:
+        return 0
+    width, height = struct.unpack(">II", content[16:24]) if len(content) == 24 else (0, 0)
+    return min(width * height, PIXELS)  # a larger one is not decoded
 
 
 def _spread(items: list[File], count: int) -> list[File]:

@@ -14,10 +14,11 @@ from etils import epath
 
 from tinygen.config import flatten
 from tinygen.errors import UserError
-from tinygen.workdir.files import JSON, MIB, TEXT, Entry, File, Folder, folder
+from tinygen.workdir.files import MIB, Entry, File, Folder, folder
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
 SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.(png|txt)")
+DOCUMENT = MIB  # limit of config.json and its like, which have a few thousand bytes
 SHOWN_BYTES = 32 * MIB  # at the end of each file of JSON lines
 MOST_LINES, MOST_SERIES = 2000, 500  # that a page can show
 LISTED = 12  # names in one notice
@@ -148,7 +149,7 @@ def _entries(run: Run, name: str) -> list[Entry]:
 
 
 def _object(run: Run, name: str) -> dict[str, Any]:
-    content = _read(run, name, JSON)
+    content = _read(run, name, DOCUMENT)
     if content is None:
         if not any(problem.startswith(name) for problem in run.problems):
             run.problems.append(f"{name} is missing")
@@ -258,11 +259,11 @@ def _grids(run: Run) -> dict[str, dict[int, File]]:
 
 
 def _prompts(run: Run) -> list[str]:
-    return (_read(run, "prompts.txt", TEXT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
+    return (_read(run, "prompts.txt", DOCUMENT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
 
 
 def _examples(run: Run) -> list[dict[str, Any]]:
-    content = _read(run, "data.json", TEXT)
+    content = _read(run, "data.json", DOCUMENT)
     try:
         examples = json.loads(content or b"[]")
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tinygen.workdir.files import TEXT, File
+from tinygen.terminal import printable
+from tinygen.workdir.files import File
 
 LONGEST = 20_000  # characters of one
 ROOM = 4_000_000  # of all together
@@ -14,9 +15,10 @@ def read(paths: Sequence[File]) -> tuple[dict[File, str], dict[File, str]]:
     texts, problems = {}, {}
     for path in paths:
         try:
-            text = path.read(TEXT).decode("utf-8", "replace")
+            content = path.beginning(4 * most + 4)  # bytes; a character has four at most
         except OSError as error:
             problems[path] = str(error.strerror)
             continue
+        text = printable(content.decode("utf-8", "replace"))
         texts[path] = text if len(text) <= most else f"{text[:most]}\n[the rest is in the file]"
     return texts, problems

@@ -13,7 +13,7 @@ from etils import epath
 from tinygen.errors import UserError, unknown
 from tinygen.scores.protocol import unlike
 from tinygen.scoring.scores import NOTE
-from tinygen.terminal import say
+from tinygen.terminal import in_line, say
 from tinygen.workdir.files import MIB, folder
 
 RECORD = "eval.jsonl"
@@ -47,8 +47,8 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
     if not shared:
         raise UserError(f"{places[0]} and {places[1]} have no score in common: {', '.join(scores(one))}; {', '.join(scores(other))}")
     width = max(map(len, shared))
-    say("\n".join([f"  {place}: {about(line)}" for place, line in zip(places, (one, other), strict=True)]))
-    say("\n".join(row(name, width, one, other) for name in shared))
+    say("\n".join([f"  {place}: {in_line(about(line))}" for place, line in zip(places, (one, other), strict=True)]))
+    say("\n".join(in_line(row(name, width, one, other)) for name in shared))
     return 0
 
 

@@ -119,7 +119,9 @@ def statistics(path: str, network: Network, option: str) -> Side:
             what = f"mean {list(shapes[0])} and covariance {list(shapes[1])}"
             raise UserError(f"{option}={path} is of another network: it holds a {what}, where {network.name} has {network.dim} features")
         mean, covariance = (file.read(name).astype(np.float64, casting="same_kind") for name in names)
-        about = dict(json.loads(file.text("about"))) if "about" in file else {}
+        about = json.loads(file.text("about")) if "about" in file else {}
+        if not isinstance(about, dict):
+            raise ValueError("about is no JSON object")
         num = 0
         if "num" in file:
             if (stated := file.header("num")).shape or stated.dtype.kind not in "iu":

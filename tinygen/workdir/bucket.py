@@ -6,7 +6,8 @@ from typing import IO
 
 from etils import epath
 
-from tinygen.workdir.disk import LINES, Entry, Folder, up_to
+from tinygen.workdir.disk import Entry, Folder
+from tinygen.workdir.reading import LINES, up_to
 
 
 class Bucket(Folder):

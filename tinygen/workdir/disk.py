@@ -20,19 +20,11 @@ from typing import IO, NamedTuple
 
 from etils import epath
 
-MIB = 2**20
-LINES = 128 * MIB  # limit of a file of JSON lines that is read line by line
-LINE = MIB  # limit of one of its lines
+from tinygen.workdir.reading import LINES, Refused, lines_of, too_large, up_to
+
 SEARCH = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opened so does not wait for its other end
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")
-
-
-class Refused(OSError):
-    """Something below a folder that is not opened, and why. An OSError, so that it is handled as any unreadable file is."""
-
-    def __init__(self, path: epath.PathLike, reason: str):
-        super().__init__(errno.ELOOP, reason, str(path))
 
 
 class Entry(NamedTuple):
@@ -124,6 +116,11 @@ class Folder:
         except FileNotFoundError:
             return None
 
+    def beginning(self, name: str, most: int) -> bytes:
+        """The first `most` bytes of a file, or all where it has fewer."""
+        with self.open(name) as file:
+            return file.read(most)
+
     def lines(self, name: str, last: int | None = None) -> Iterator[bytes | None]:
         """The lines of a file with their ends, one at a time; None for one of more than LINE bytes. Nothing where there is no file.
 
@@ -139,8 +136,8 @@ class Folder:
                 raise Refused(self.path(name), too_large(LINES))
             if last is not None and size > last:
                 file.seek(size - last)
-                next(_lines(file), None)
-            yield from _lines(file)
+                next(lines_of(file), None)
+            yield from lines_of(file)
 
     def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
         """Writes a file whole or not at all: a process killed here, or a full disk, leaves the old one."""
@@ -262,10 +259,6 @@ class Folder:
         return number
 
 
-def too_large(most: int) -> str:
-    return f"larger than {most // MIB} MiB: it is not read"
-
-
 def parts_of(name: str) -> tuple[str, ...]:
     parts = PurePosixPath(name).parts
     if ".." in parts or parts[:1] == ("/",):
@@ -290,23 +283,3 @@ def _reason(error: OSError, name: str, folder: int, path: epath.Path, wanted: st
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-def up_to(file: IO[bytes], most: int, path: epath.Path) -> bytes:
-    pieces, left = [], most + 1
-    while left and (piece := file.read(min(left, MIB))):
-        pieces.append(piece)
-        left -= len(piece)
-    if not left:
-        raise Refused(path, too_large(most))
-    return b"".join(pieces)
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    while line := file.readline(LINE + 1):
-        if len(line) <= LINE:
-            yield line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(LINE)
-        yield None

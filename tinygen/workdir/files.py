@@ -9,7 +9,8 @@ from etils import epath
 
 from tinygen.errors import UserError
 from tinygen.workdir.bucket import Bucket
-from tinygen.workdir.disk import LINES, MIB, Entry, Folder, Refused
+from tinygen.workdir.disk import Entry, Folder
+from tinygen.workdir.reading import LINES, MIB, Refused
 
 __all__ = ["JSON", "LINES", "MIB", "PICTURE", "TEXT", "Entry", "File", "Folder", "Refused", "folder", "read_json"]
 
@@ -40,6 +41,10 @@ class File(NamedTuple):
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         return content
+
+    def beginning(self, most: int) -> bytes:
+        """Its first bytes, as `read` has all of them."""
+        return self.folder.beginning(self.name, most)
 
 
 def read_json(folder: Folder, name: str) -> Any:

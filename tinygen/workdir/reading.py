@@ -1,0 +1,42 @@
+"""What reads of files that anyone may have made have in common: their limits, and the error of those that are refused."""
+
+import errno
+from collections.abc import Iterator
+from typing import IO
+
+from etils import epath
+
+MIB = 2**20
+LINES = 128 * MIB  # limit of a file of JSON lines that is read line by line
+LINE = MIB  # limit of one of its lines
+
+
+class Refused(OSError):
+    """Something below a folder that is not opened, and why. An OSError, so that it is handled as any unreadable file is."""
+
+    def __init__(self, path: epath.PathLike, reason: str):
+        super().__init__(errno.ELOOP, reason, str(path))
+
+
+def too_large(most: int) -> str:
+    return f"larger than {most // MIB} MiB: it is not read"
+
+
+def up_to(file: IO[bytes], most: int, path: epath.Path) -> bytes:
+    pieces, left = [], most + 1
+    while left and (piece := file.read(min(left, MIB))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        raise Refused(path, too_large(most))
+    return b"".join(pieces)
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes | None]:
+    while line := file.readline(LINE + 1):
+        if len(line) <= LINE:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(LINE)
+        yield None
