@@ -4,7 +4,6 @@ Compilation is most of the suite's time, so: XLA optimises little (the tests' ar
 is read from a cache by every later test, by the other pytest workers and by the subprocesses that tests start.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -24,10 +23,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # ruff: noqa: E402 - JAX reads these variables when it is imported
 import dataclasses
 import itertools
-import resource
 import signal
 import tarfile
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -276,26 +273,6 @@ def metrics_of():
         return [{key: value for key, value in line.items() if key not in record.TIMINGS} for line in lines]
 
     return read
-
-
-@pytest.fixture(scope="session")
-def confined():
-    """`with confined():` has little memory and time: what takes more fails."""
-    room = 2 * 2**30  # bytes of address space beyond what the process has: threads and their heaps take some
-    patience = 60  # seconds of this process's own work, of which two are usual: others may keep the machine busy
-
-    @contextlib.contextmanager
-    def confine():
-        pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 2**30
-        before, began = resource.getrlimit(resource.RLIMIT_AS), time.process_time()
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, before)
-        assert time.process_time() - began < patience
-
-    return confine
 
 
 @pytest.fixture(scope="session")

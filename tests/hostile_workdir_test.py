@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from confinement import confined
 
 from tinygen import cli, config
 
@@ -56,7 +57,7 @@ def listing(folder):
 
 
 @pytest.fixture
-def tinygen(run, recipe, outside, caplog, capfd, confined):
+def tinygen(run, recipe, outside, caplog, capfd):
     """tinygen(command): its exit status and what it printed, having left the outside as it was and shown nothing of it."""
     words = {
         "train": ["train", f"--config={recipe}", f"--workdir={run}"],

@@ -16,6 +16,7 @@ RECIPES = sorted((ROOT / "configs").glob("*.py"))
 
 # From top to bottom: a module imports from below, or from its own package beside it. A package's name stands for all its modules.
 LEVELS = [
+    {"__main__"},
     {"cli"},
     {"commands"},
     {"options"},

@@ -9,6 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
+from confinement import confined
 from PIL import Image
 
 from tinygen.data import tfds_trust
@@ -76,7 +77,7 @@ def source(path, label=""):
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_picture_whose_header_promises_too_much_is_left_out_before_it_takes_memory(name, pictures, confined):
+def test_a_picture_whose_header_promises_too_much_is_left_out_before_it_takes_memory(name, pictures):
     (pictures / name).write_bytes(BOMBS[name])
     with confined():
         found = source(pictures)
@@ -147,7 +148,7 @@ def test_an_absurd_description_is_refused_by_its_line(line, words, pictures):
     ],
     ids=range(9),
 )
-def test_an_absurd_table_is_refused_as_an_absurd_description_is(content, words, pictures, confined):
+def test_an_absurd_table_is_refused_as_an_absurd_description_is(content, words, pictures):
     (pictures / "metadata.csv").write_text(content)
     with confined(), pytest.raises(UserError, match=words) as refused:
         source(pictures, label="kind")

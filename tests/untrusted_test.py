@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from confinement import confined
 from PIL import Image
 
 from tinygen import cli, config, train
@@ -109,7 +110,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_a_spoilt_checkpoint_is_refused_in_a_few_short_lines_without_memory_or_time(name, run, capsys, confined):
+def test_a_spoilt_checkpoint_is_refused_in_a_few_short_lines_without_memory_or_time(name, run, capsys):
     change, words = SPOILT[name]
     change(run)
     with confined():
@@ -137,7 +138,7 @@ SPOILT_RUNS = {
 
 
 @pytest.mark.parametrize("name", SPOILT_RUNS)
-def test_what_is_spoilt_in_a_run_is_taken_from_its_checkpoint(name, run, confined):
+def test_what_is_spoilt_in_a_run_is_taken_from_its_checkpoint(name, run):
     settings = config.change(config.from_json((run / "config.json").read_text()), dict(train=dict(steps=4)))
     before = {name: json.loads((run / name).read_text()) for name in ("config.json", "manifest.json")}
     SPOILT_RUNS[name](run)
@@ -148,7 +149,7 @@ def test_what_is_spoilt_in_a_run_is_taken_from_its_checkpoint(name, run, confine
     assert after["manifest.json"]["data_fingerprint"] == before["manifest.json"]["data_fingerprint"]
 
 
-def test_a_run_with_a_step_of_60_digits_is_not_gone_on_with(run, confined):
+def test_a_run_with_a_step_of_60_digits_is_not_gone_on_with(run):
     (run / "checkpoints" / ("9" * 60)).mkdir()
     with confined(), pytest.raises(UserError, match="no run has as many steps"):
         train.main(config.from_json((run / "config.json").read_text()), str(run))
@@ -238,7 +239,7 @@ def test_a_report_takes_numbers_that_no_float_holds(run, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_report_of_a_spoilt_run_leaves_out_what_is_absurd(run, capsys, confined):
+def test_a_report_of_a_spoilt_run_leaves_out_what_is_absurd(run, capsys):
     for name in ("config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "eval.jsonl", "data.json"):
         (run / name).write_text(f"{DEEP}\n")
     (run / "samples").mkdir(exist_ok=True)

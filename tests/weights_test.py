@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 import safetensors.numpy
+from confinement import confined
 
 from tinygen.errors import UserError
 from tinygen.scores import weights
@@ -182,7 +183,7 @@ def test_a_tensor_that_reaches_beyond_its_numbers_is_refused(form, offset, shape
 
 
 @FORMATS
-def test_a_shape_whose_product_would_never_end_is_refused_at_once(form, tmp_path, confined):
+def test_a_shape_whose_product_would_never_end_is_refused_at_once(form, tmp_path):
     view = View(Stored(np.zeros(4, np.float32), "0"), 0, (2**2000,) * 20000, (0,) * 20000)
     with confined(), pytest.raises(UserError, match="a tensor's shape or strides are none"):
         weights.read(write(tmp_path, form({"a": view}, [view.arguments[0]])))

@@ -176,8 +176,7 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     config = schema.change(original, {match[1]: {"name": match[2]} for match in chosen if match and match[1] in TABLES})
     keys = schema.flatten(config)
     for override in overrides:
-        key = OVERRIDE.match(override)[1]  # type: ignore[index]
-        if key not in keys:
+        if (key := overridden_key(override)) not in keys:
             raise unknown("config key", key, keys)
     typed = flags.FlagValues()
     own = schema.change(config, {})  # the flags change what they are given
@@ -185,14 +184,22 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     typed(["tinygen", *overrides])
     config = schema.change(config, typed.config.to_dict())
     schema.check(config)
-    overridden = {OVERRIDE.match(override)[1] for override in overrides}  # type: ignore[index]
+    overridden = set(map(overridden_key, overrides))
     for section, values in schema.lost(original, config).items():
         pairs = {key: pair for key, pair in values.items() if f"{section}.{key}" not in overridden}
-        told = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
-        if told:
+        dropped = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
+        if dropped:
             change = f"config.{section}.name={config[section].name} in place of {original[section].name}"
-            say(f"tinygen: {change} drops what the recipe sets: {', '.join(told)}", error=True)
+            say(f"tinygen: {change} drops what the recipe sets: {', '.join(dropped)}", error=True)
     return config, schema.difference(original, config)
+
+
+def overridden_key(override: str) -> str:
+    """
+    >>> overridden_key("--config.optim.lr=1e-3")
+    'optim.lr'
+    """
+    return OVERRIDE.findall(override)[0]
 
 
 def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:

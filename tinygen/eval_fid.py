@@ -256,7 +256,7 @@ def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
     against = f"{reference.num:,} pictures of {reference.name}" if reference.num else reference.name
     preset = "" if network.preset == network.name else f", {network.preset}"
     say(f"{pictures.num:,} samples of {pictures.name}, against {against} (features: {network.name}{preset})")
-    say("\n".join(told(values, remark)))
+    say("\n".join(formatted(values, remark)))
     if task.record is not None:
         say(f"  protocol {line['fingerprint']}, in {task.record}")
     else:
@@ -274,7 +274,7 @@ def show_grid(points: Mapping[str, Sequence[Any]], values: Sequence[Mapping[str,
         say(f"plot: {path}")
 
 
-def told(values: Mapping[str, float], remark: str = "") -> list[str]:
+def formatted(values: Mapping[str, float], remark: str = "") -> list[str]:
     """The scores, a line each, an error beside what it is the error of.
 
     remark: what has to be known of the Fréchet distance

@@ -167,10 +167,10 @@ def test_a_network_and_its_preset_of_one_name_are_named_once(run, monkeypatch, c
 
 def test_scores_are_shown_with_their_errors_and_what_they_lack():
     values = {"fid": 3.0, "fid_stderr": 0.25, "fid_infinity": 2.5, "kid": 0.01, "kid_std": 0.002, "precision": 0.5}
-    assert [" ".join(row.split()) for row in eval_fid.told(values)] == [
+    assert [" ".join(row.split()) for row in eval_fid.formatted(values)] == [
         "fid 3 ± 0.25; of infinitely many samples 2.5", "kid 0.01 (subsets spread by 0.002)", "precision 0.5",
     ]  # fmt: skip
-    assert [" ".join(row.split()) for row in eval_fid.told({"fd_inception": 9.0, "precision_inception": 0.5}, "unknown weights")] == [
+    assert [" ".join(row.split()) for row in eval_fid.formatted({"fd_inception": 9.0, "precision_inception": 0.5}, "unknown weights")] == [
         "fd_inception 9 (no standard error: too few samples) [unknown weights]", "precision_inception 0.5",
     ]  # fmt: skip
 

@@ -1,0 +1,7 @@
+"""`python -m tinygen`, for a launcher that starts Python: the command `tinygen`."""
+
+import sys
+
+from tinygen.cli import main
+
+sys.exit(main())
