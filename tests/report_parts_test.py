@@ -167,6 +167,14 @@ def test_pictures_over_the_budget_become_lossy_and_then_fewer_and_the_page_says_
     assert f"only {len(fewer.pictures)} of 9 fit" in fewer.note
 
 
+def test_of_more_pixels_than_a_reader_waits_for_the_first_and_last_pictures_are_decoded(files, monkeypatch):
+    paths = files(9)
+    monkeypatch.setattr(pictures, "ALL_PIXELS", 5 * 64 * 64)
+    album = pictures.pack([paths[:4], paths[4:]])
+    assert {*album.pictures} == {paths[0], paths[3], paths[4], paths[8]}
+    assert album.note == "Of 9 pictures 4 are shown: together they have 36,864 pixels. All are in the folder."
+
+
 def test_what_is_no_picture_is_named(tmp_path):
     path = File(folder(tmp_path), "x.png")
     path.path.write_text("no picture")
