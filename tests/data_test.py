@@ -195,6 +195,15 @@ def test_a_label_that_does_not_exist_is_refused(name, said):
         LABELLED.label(name)
 
 
+@pytest.mark.parametrize("name", ["999", "zz"])
+def test_labels_that_are_long_or_break_lines_are_listed_in_one_short_line(name):
+    codec = Codec(kind="image", spec={}, labels=("x\ntinygen: do as I say\n", "y" * 900, *map(str, range(1000, 1100))))
+    with pytest.raises(UserError) as refused:
+        codec.label(name)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 600
+
+
 def test_conditions_cycle_through_the_given_labels_or_through_all():
     assert LABELLED.conditions(7)["label"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     given = LABELLED.conditions(3, ["striped", "0"])["label"]

@@ -126,6 +126,18 @@ def huge(name):
     return plant
 
 
+def many_lines(name):
+    """The run with a small file of more lines than anyone waits for."""
+    return lambda run, outside: (run / name).write_text("{}\n" * 1_000_001)
+
+
+def data_elsewhere(run, outside):
+    """The run with a checkpoint whose data are to be made among the user's."""
+    path = run / STEP / "config" / "metadata"
+    data = dict(name="avatars", style="micah", num=40, size=8, label="", flip=False, data_dir=str(outside), overfit=0)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"data": data}))
+
+
 REPORTED = {
     "a link for a text": (link("samples/000030.txt"), "samples/000030.txt cannot be shown: a symbolic link"),
     "a link for a picture": (link("samples/000030.png"), "samples/000030.png cannot be shown: a symbolic link"),
@@ -146,7 +158,8 @@ REPORTED = {
     "a device for a text": (link("samples/000030.txt", to="/dev/zero"), "samples/000030.txt cannot be shown: a symbolic link"),
     "a device for prompts.txt": (link("prompts.txt", to="/dev/zero"), "prompts.txt cannot be read: a symbolic link"),
     "an endless picture": (huge("samples/000030.png"), "samples/000030.png cannot be shown: larger than 64 MiB"),
-    "an endless text": (huge("samples/000030.txt"), "report.html"),
+    "an endless text": (huge("samples/000030.txt"), "report.html"),  # of which the page shows the beginning
+    "a metrics.jsonl of many lines": (many_lines("metrics.jsonl"), "metrics.jsonl cannot be read: more than 1,000,000 lines"),
     "an endless config.json": (huge("config.json"), "config.json cannot be read: larger than 1 MiB"),
     "an endless metrics.jsonl": (huge("metrics.jsonl"), "metrics.jsonl"),
     "an endless data.json": (huge("data.json"), "data.json cannot be read: larger than 1 MiB"),
@@ -168,6 +181,8 @@ REFUSED = {
     ("train", "a link for config.json"): (link("config.json"), "config.json: a symbolic link"),
     ("train", "a link for metrics.jsonl"): (link("metrics.jsonl"), "metrics.jsonl: a symbolic link"),
     ("train", "an endless metrics.jsonl"): (huge("metrics.jsonl"), "metrics.jsonl: larger than 128 MiB"),
+    ("train", "a metrics.jsonl of many lines"): (many_lines("metrics.jsonl"), "metrics.jsonl: more than 1,000,000 lines"),
+    ("train", "a link for codec"): (link("codec", to="."), "codec: a symbolic link"),
     ("train", "a link for checkpoints"): (link("checkpoints", to="."), "checkpoints: a symbolic link"),
     ("train", "a link for a checkpoint"): (link(STEP, to="3"), "is a link, where a checkpoint's folder should be"),
     ("check", "a link for checkpoints"): (link("checkpoints", to="."), "checkpoints: a symbolic link"),
@@ -178,6 +193,8 @@ REFUSED = {
     ("sample", "an endless list of arrays"): (huge(f"{STEP}/state/_METADATA"), "of which next to none are on the disk"),
     ("eval", "a link for eval.jsonl"): (link("eval.jsonl"), "eval.jsonl: a symbolic link"),
     ("eval", "a device in a checkpoint"): (link(f"{STEP}/manifest/metadata", to="/dev/zero"), "is neither a file nor a folder"),
+    ("eval", "data to be made elsewhere"): (data_elsewhere, "a checkpoint may be anyone's"),
+    ("eval-fid", "data to be made elsewhere"): (data_elsewhere, "a checkpoint may be anyone's"),
     ("eval-fid", "a link for a checkpoint"): (link(STEP, to="3"), "is a link, where a checkpoint's folder should be"),
     ("compare", "a link for eval.jsonl"): (link("eval.jsonl"), "eval.jsonl: a symbolic link"),
     ("compare", "a pipe for eval.jsonl"): (pipe("eval.jsonl"), "eval.jsonl: a pipe"),

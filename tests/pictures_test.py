@@ -135,7 +135,7 @@ def test_files_that_cannot_be_read_are_left_out_counted_and_named_as_in_training
     assert [each.shape for each in read(pictures)] == [(9, 9, 3), (7, 7, 3)]
     assert (pictures.num, pictures.left_out, pictures.first(1).left_out) == (2, 4, 4)
     (said,) = caplog.messages
-    assert said.startswith(f"--samples={faults}: 4 of 6 image files are left out ('b.png': an empty file; 'c.jpg': not an image")
+    assert said.startswith(f"--samples={faults}: 4 of 6 files are left out ('b.png': an empty file; 'c.jpg': not an image")
     assert said.endswith("; ...)")
     caplog.clear()
     for name in ("b.png", "c.jpg", "e.tiff", "f.png"):

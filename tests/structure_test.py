@@ -39,7 +39,8 @@ LEVELS = [
     {"models", "objectives", "data", "sharding", "scores"},
     {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir", "npy"},
     {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults"},
-    {"errors", "terminal"},
+    {"errors"},
+    {"terminal"},
 ]
 COMPOSE = {"config", "build", "feed", "loop", "sample", "evaluate", "networks", "checkpoint", "saves", "rundir", "preflight", "stages"}
 COMPOSE |= {"scoring.references", "scoring.during", "forecast", "autoencoders", "sampler_settings"}

@@ -96,9 +96,13 @@ class Parts:
     layout: Layout
 
 
-def data_source(config: Config, words: Text | Embedded | Vocabulary | None = None) -> DataSource:
-    """words: how text has been read so far, captions or what is learnt itself, where a model has learnt from it"""
-    source = _made(datasets(), "data", config, {"known": words if isinstance(words, Vocabulary) else None})
+def data_source(config: Config, words: Text | Embedded | Vocabulary | None = None, *, prepares: bool = True) -> DataSource:
+    """
+    words: how text has been read so far, captions or what is learnt itself, where a model has learnt from it
+    prepares: whether a set that is not there may be made where `config` says: not if that is of a checkpoint, which may be anyone's
+    """
+    facts = {"known": words if isinstance(words, Vocabulary) else None, "prepares": prepares}
+    source = _made(datasets(), "data", config, facts)
     return told(config, source, words).overfitting(config.data.overfit)
 
 

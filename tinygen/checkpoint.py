@@ -28,6 +28,7 @@ from tinygen.processes import leads
 from tinygen.state import TrainState, Tree
 from tinygen.workdir.files import JSON, Folder
 
+FEW = 8  # checkpoints that a message names
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
 STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its number is an int32
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
@@ -236,7 +237,8 @@ def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
     except (LookupError, ValueError, OSError, TypeError, AttributeError, RecursionError) as error:
         hide_late_errors()
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        others = ", ".join(str(other) for other in saved_steps(checkpoints.parent) if other != step) or "none"
+        steps = [str(other) for other in saved_steps(checkpoints.parent) if other != step]
+        others = ", ".join(["..."] * (len(steps) > FEW) + steps[-FEW:]) or "none"
         raise UserError(
             f"{checkpoints / str(step)} cannot be read ({reason}).\n"
             f"Other checkpoints there: {others}. Sample from one with --step, or take this folder away to train on from the newest of them."

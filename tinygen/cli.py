@@ -20,7 +20,13 @@ from tinygen.commands import COMMANDS, Command, Recipe, check_places, required
 from tinygen.errors import UserError, unknown
 from tinygen.keys import TABLES
 from tinygen.terminal import say
+from tinygen.workdir.reading import Refused
 
+PLAIN = {  # what absl says in Python's words
+    r"invalid literal for int\(\) with base 10: .*": "that is no whole number",
+    r"could not convert string to float: .*": "that is no number",
+    r"\('Non-boolean argument to boolean flag', .*\)": "that is neither true nor false",
+}
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 
 
@@ -36,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except flags.Error as error:
         return _refuse(_flag_message(error))
+    except Refused as error:  # below a workdir, which may be anyone's
+        return _refuse(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         say("tinygen: interrupted", error=True)
         return 130
@@ -230,7 +238,10 @@ def _prepare_process() -> None:
 
 
 def _flag_message(error: flags.Error) -> str:
-    return " ".join(str(error).removeprefix("flag ").split())
+    said = str(error)
+    for pattern, plain in PLAIN.items():
+        said = re.sub(pattern, plain, said)
+    return " ".join(said.removeprefix("flag ").split())
 
 
 def _refuse(message: str) -> int:

@@ -6,7 +6,10 @@ A `UserError` reaches the terminal as its message alone, with exit status 2; any
 import difflib
 from collections.abc import Iterable
 
+from tinygen.terminal import in_line
+
 LONGEST = 200  # characters of a name that a message repeats
+MOST = 24  # names that a message lists
 
 
 class UserError(Exception):
@@ -19,13 +22,30 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     >>> print(unknown("model", "microdti", ["mlp", "microdit"]))
     unknown model 'microdti': did you mean 'microdit'? (known: microdit, mlp)
     """
-    names = sorted(map(str, known))
-    if len(text := str(name)) > LONGEST:
-        name = f"{text[:LONGEST]}..."
-    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    names = sorted(shortened(str(each)) for each in known)
+    name = shortened(str(name))
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f": did you mean {nearest[0]!r}?" if nearest else ";"
-    listed = ", ".join(names) if len(names) <= 24 else ", ".join(names[:24]) + ", ..."
-    if nearest and len(names) > 12:
+    if nearest and len(names) > MOST // 2:
         return UserError(f"unknown {kind} {name!r}{guess}")
-    tail = f"(known: {listed})" if nearest else f"known: {listed or 'none'}"
+    tail = f"(known: {listed(names)})" if nearest else f"known: {listed(names) or 'none'}"
     return UserError(f"unknown {kind} {name!r}{guess} {tail}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few names, which may be anyone's, as part of a line.
+
+    >>> listed(["a", "b"])
+    'a, b'
+    """
+    each = [*names]
+    return ", ".join([*map(shortened, each[:MOST]), *["..."] * (len(each) > MOST)])
+
+
+def shortened(text: str) -> str:
+    """A name as part of a line.
+
+    >>> len(shortened("a" * 1000))
+    203
+    """
+    return in_line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, networks, processes, sample, seals, trained
+from tinygen import build, checkpoint, networks, processes, same_data, sample, seals, trained
 from tinygen import config as schema
 from tinygen.data.base import DataSource
-from tinygen.data.codec import Codec
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
@@ -105,7 +104,7 @@ def main(
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
     plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
-    own = functools.cache(functools.partial(_data_of, config, saved.codec))
+    own = functools.cache(functools.partial(_data_of, config, saved))
     found = references.find(ref or "train", network, own)
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
@@ -188,16 +187,19 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
         logging.warning("%s", problem)
 
 
-def _data_of(config: schema.Config, codec: Codec) -> DataSource:
-    """The data of a run, or the images behind latents."""
+def _data_of(config: schema.Config, saved: checkpoint.Saved) -> DataSource:
+    """The data of a run, or the images behind latents. Data that have changed are warned of."""
+    codec = saved.codec
     if codec.latents is not None:
         images = references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
         if isinstance(codec.text, Embedded):  # they are of the latents' fingerprint
-            return carried_over(build.data_source(schema.change(config, {"data": {"overfit": 0}}), codec.text), images)
+            return carried_over(build.data_source(schema.change(config, {"data": {"overfit": 0}}), codec.text, prepares=False), images)
         return build.told(config, images, codec.text)
     with processes.lead_first("data"):
-        source = build.data_source(config, codec.text)
+        source = build.data_source(config, codec.text, prepares=False)
     processes.agree("the data", source.fingerprint)
+    if why := same_data.change(folder(saved.workdir), saved.manifest, source):
+        logging.warning("The data of %s have changed since it was trained (%s): scores are against what they are now", saved.workdir, why)
     return source
 
 

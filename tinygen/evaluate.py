@@ -27,9 +27,8 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     processes.agree("the checkpoint", str(saved.step))
     config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
-        source = build.data_source(config, saved.codec.words)
-    if (before := saved.manifest.get("data_fingerprint", source.fingerprint)) != source.fingerprint:
-        why = same_data.difference(folder(saved.workdir), before, source)
+        source = build.data_source(config, saved.codec.words, prepares=False)
+    if why := same_data.change(folder(saved.workdir), saved.manifest, source):
         raise UserError(
             f"the data of {saved.workdir} have changed since it was trained ({why}):\n"
             "what is held out now may have been trained on. Put them back as they were."

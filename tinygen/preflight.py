@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as ContextManager
 from pathlib import Path
@@ -172,6 +173,8 @@ def _hint(error: Exception) -> str:
     fields = {field.name for field in dataclasses.fields(Output)}
     if isinstance(error, AttributeError) and error.name in fields and not isinstance(error.obj, Output):
         return f". A denoiser returns tinygen.models.layers.Output(pred), not {_kind(error.obj)}"
+    if isinstance(error, TypeError) and re.search(r"__call__\(\) missing .*'t'", str(error)):
+        return ". The model is a denoiser, and this objective trains none"
     if isinstance(error, TypeError) and "__call__() " in str(error):
         return ". A denoiser's __call__ takes (x, t, *, cond, rngs=None), for MeanFlow (x, t, r, *, cond, rngs=None)"
     return ""

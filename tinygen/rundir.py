@@ -19,6 +19,7 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.processes import from_lead, leads, wait_for_all
+from tinygen.terminal import in_line
 from tinygen.workdir.files import Folder, folder, read_json
 
 MARK = ".processes"  # a file by which the processes of a run see that they have the same workdir
@@ -159,7 +160,7 @@ def other_versions(before: Any, now: Mapping[str, Any]) -> str:
     """The packages that differ between a checkpoint's manifest and this process's, in one line; "" where none does."""
     old = before.get("versions") if isinstance(before, dict) else None
     pairs = [(name, old.get(name), version) for name, version in now["versions"].items()] if isinstance(old, dict) else []
-    return ", ".join(f"{name} {str(a)[:20]} -> {b}" for name, a, b in pairs if a not in (None, b) and "unknown" not in (a, b))
+    return ", ".join(f"{name} {in_line(str(a)[:20])} -> {b}" for name, a, b in pairs if a not in (None, b) and "unknown" not in (a, b))
 
 
 def _revision() -> str:

@@ -4,7 +4,8 @@ It is data_files.json, beside the checkpoints and not in each: 100,000 files tak
 a refusal has only the fingerprints to show.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tinygen import processes
 from tinygen.data import contents
@@ -18,6 +19,12 @@ def keep(workdir: Folder, source: DataSource) -> None:
     """Writes the contents of a run's data, unless they are there. Process 0 does."""
     if source.contents and processes.leads() and _kept(workdir, source.fingerprint) is None:
         workdir.write(FILE, source.contents.kept(source.fingerprint))
+
+
+def change(workdir: Folder, manifest: Mapping[str, Any], source: DataSource) -> str:
+    """What tells the data from those that a checkpoint's manifest names, in a line; "" where nothing does."""
+    before = manifest.get("data_fingerprint", source.fingerprint)
+    return "" if before == source.fingerprint else difference(workdir, before, source)
 
 
 def difference(workdir: Folder, before: str | None, source: DataSource, keys: Sequence[str] = ()) -> str:

@@ -158,6 +158,20 @@ def test_pictures_that_cannot_be_read_are_left_out_on_both_sides_and_counted_in_
     assert numbers(whole) == numbers(line)
 
 
+def test_data_that_have_changed_since_training_are_warned_of(run, monkeypatch, caplog):
+    find = eval_fid.sample.find
+
+    def trained_on_others(*arguments):
+        saved = find(*arguments)
+        return dataclasses.replace(saved, manifest={**saved.manifest, "data_fingerprint": "0" * 16})
+
+    assert run()
+    assert "have changed" not in caplog.text
+    monkeypatch.setattr(eval_fid.sample, "find", trained_on_others)
+    run()
+    assert "have changed since it was trained (their fingerprint was 0000" in caplog.text
+
+
 def test_a_network_and_its_preset_of_one_name_are_named_once(run, monkeypatch, capsys):
     network = networks.of_run(run.defaults["features"])
     monkeypatch.setattr(networks, "load", lambda *_, **__: dataclasses.replace(network, preset=network.name))

@@ -15,7 +15,7 @@ from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.data.vocabulary import Vocabulary
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, listed, unknown
 
 Batch = dict[str, np.ndarray]
 
@@ -145,7 +145,7 @@ class Codec:
         if re.fullmatch("-?[0-9]+", name):
             if 0 <= int(name) < len(self.labels):
                 return int(name)
-            raise UserError(f"label {name} is out of range: this model knows 0 to {len(self.labels) - 1} ({', '.join(self.labels)})")
+            raise UserError(f"label {name} is out of range: this model knows 0 to {len(self.labels) - 1} ({listed(self.labels)})")
         raise unknown("label", name, self.labels)
 
     def decode(self, x: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ from tinygen.errors import UserError
 EXTENSIONS = ("png", "jpg", "jpeg", "jpe", "jfif", "webp", "bmp", "dib", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
 TEXTS = ("txt", "caption")  # extensions of captions beside images
 FORMAT = f"1, Pillow {PIL.__version__}"  # of the cache; another Pillow may read what this one cannot
+LARGEST = 2**30  # bytes of an image file
 CHUNK = 512  # files handed to the threads at once
 PAUSE = 10.0  # seconds between lines that say how far the check is
 UNKNOWN_TIME = -1  # no file has it: what failed for the system's sake is tried again next time
@@ -203,6 +204,8 @@ def _checked(root: str, files: Sequence[Picture]) -> Iterator[Picture]:
 
 
 def _inspect(root: str, file: Picture) -> Picture:
+    if file.size > LARGEST:
+        return file._replace(reason=f"larger than {LARGEST >> 30} GiB")
     try:
         with open(os.path.join(root, file.name), "rb") as stream:
             with Image.open(stream, formats=pixels.FORMATS) as image:

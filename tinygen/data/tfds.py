@@ -74,33 +74,37 @@ class TfdsExamples(Nameless):
 
 
 def tfds(
-    *, dataset: str, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, data_dir: str
-) -> DataSource:
+    *, dataset: str, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, data_dir: str,
+    prepares: bool = True,
+) -> DataSource:  # fmt: skip
     """A TFDS image set. The keywords are described in `tinygen.keys.DATASETS`.
 
     Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no image.
     """
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as cifar10, or a prepared builder's folder")
-    return source(builder_of(dataset, data_dir), train, validation, image, label, size, fit, channels, flip)
+    builder = builder_of(dataset, data_dir)
+    return source(builder, train, validation, image, label, size, fit, channels, flip, prepares or not data_dir)
 
 
-def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str) -> DataSource:
+def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str, prepares: bool = True) -> DataSource:
     """202,599 photographs of celebrities (Liu et al. 2015), 178x218, with 40 attributes: label="attributes/Smiling"."""
-    return source(builder_of("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip)
+    return source(builder_of("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip, prepares or not data_dir)
 
 
-def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str) -> DataSource:
+def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str, prepares: bool = True) -> DataSource:
     """Drawn faces, RGB: see `tinygen.data.avatars`."""
     from tinygen.data import avatars_builder  # brings TFDS
 
     with _quietly():
         builder = avatars_builder.builder(style, num, data_dir or None)
-    return source(builder, "train", "validation", "", label, size, "crop", 3, flip)
+    return source(builder, "train", "validation", "", label, size, "crop", 3, flip, prepares or not data_dir)
 
 
-def source(builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool) -> DataSource:
-    """The DataSource of a builder, whose data are prepared if they are not: once it is clear that they can be used."""
+def source(
+    builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, prepares: bool = True
+) -> DataSource:
+    """The DataSource of a builder, whose data are prepared, if they are not and may be: once it is clear that they can be used."""
     features = dict(features_of(builder.info.features))
     image = image_of(builder, features, image)
     label, names = label_of(builder, features, label)
@@ -109,7 +113,7 @@ def source(builder: Any, train: str, validation: str, image: str, label: str, si
     options: dict[str, Any] = dict(size=side, fit=fit, channels=channels or shape[-1] or 3, background="white")
     pixels.check_options(**options)
     caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
-    first, second = splits_of(prepared(builder), train, validation)
+    first, second = splits_of(prepared(builder, prepares), train, validation)
     read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
     spec = {"x": Field(shape=(side, side, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
     if label:
@@ -134,11 +138,19 @@ def contents_of(builder: Any, counts: Sequence[int], train: str, validation: str
     return Contents(facts={"the TFDS set": builder.info.full_name, "its examples": str(counts), "its splits": splits, "its use": use})
 
 
-def prepared(builder: Any) -> Any:
-    """`builder`, its data on disk: made now, with TFDS's progress bars, if they were not there. Raises UserError where that fails."""
+def prepared(builder: Any, prepares: bool = True) -> Any:
+    """`builder`, its data on disk: made now, with TFDS's progress bars, if they were not there.
+
+    Raises UserError where that fails, and where it would be needed and is not allowed.
+    """
     with _quietly():
         if builder.is_prepared():
             return builder
+    if not prepares:
+        raise UserError(
+            f"data set {builder.info.full_name} is not in {builder.data_path}, where the checkpoint has it, and is not made there for it:\n"
+            "a checkpoint may be anyone's. If you want the set there, 'tinygen train' with the run's recipe makes it."
+        )
     _check_reachable(builder)
     logging.warning("Preparing %s, once, in %s", builder.info.full_name, builder.data_path)
     try:

@@ -48,7 +48,7 @@ class TfdsDocuments:
 
 def tfds_text(
     *, dataset: str, train: str, validation: str, feature: str, data_dir: str,
-    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, prepares: bool = True,
 ) -> DataSource:  # fmt: skip
     """A TFDS set of texts. The keywords are described in `tinygen.keys.DATASETS`.
 
@@ -59,7 +59,7 @@ def tfds_text(
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as tiny_shakespeare, or a prepared builder's folder")
     builder = tfds.builder_of(dataset, data_dir)
     chosen = only(builder, dict(features_of(builder.info.features)), library.features.Text, "text", "feature", feature)
-    first, second = tfds.splits_of(tfds.prepared(builder), train, validation)
+    first, second = tfds.splits_of(tfds.prepared(builder, prepares or not data_dir), train, validation)
     splits = {name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"

@@ -51,5 +51,5 @@ class Kept:
 
 def choose(key: jax.Array, batch: int, tokens: int, num: int) -> Kept:
     """`num` of each example's tokens, every choice as likely as any other."""
-    shuffled: Any = jnp.argsort(jax.random.uniform(key, (batch, tokens)), 1)
+    shuffled: Any = jnp.argsort(jax.random.bits(key, (batch, tokens), "uint32"), 1)  # floats would have 23 bits, and so ties
     return Kept(rank=jnp.argsort(shuffled, 1), order=shuffled[:, :num])

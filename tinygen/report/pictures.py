@@ -17,7 +17,7 @@ from tinygen.workdir.files import PICTURE, File
 BUDGET = 12_000_000  # characters of all pictures together, in base64
 WEBP_SIDE = 16383  # the format's limit
 PIXELS = 2**25  # of a picture; a grid of 64 images of 512 x 512 has half as many
-ALL_PIXELS = 2**28  # of all pictures together: ten seconds of encoding
+ALL_PIXELS = 2**26  # of all pictures together; more would not fit the budget, and take minutes to find that out
 
 
 @dataclasses.dataclass
@@ -43,7 +43,7 @@ class Album:
 
 
 def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
-    """Pictures without loss if they fit the budget, else as lossy WebP, else fewer of each group: its first and its last stay.
+    """Pictures without loss if they fit the budget, else as lossy WebP, else fewer of each group: its first and its last go at the end.
 
     Beside the WebP stands the file itself, where it is the smaller.
     """
@@ -71,6 +71,8 @@ def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
         readable = [_spread(group, math.floor(len(group) * min(share, 0.95))) for group in readable]
         album.pictures = {path: packed[path] for group in readable for path in group}
         share = 0.95
+    while album.characters > budget:  # those that take most
+        del album.pictures[max(album.pictures, key=lambda path: len(packed[path].data))]
     album.note += f" Even so only {len(album.pictures)} of {len(packed)} fit; the others are in the folder."
     return album
 
@@ -118,6 +120,8 @@ def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], pr
             ):
                 if image.width * image.height > PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, and at most {PIXELS:,} are shown")
+                if stored[12:16] != b"IHDR":  # PIL would look further, and so find a size that was not counted
+                    raise ValueError("it does not begin with its size, as a PNG file does")
                 image.load()
                 content = encode(stored, image)
                 kind = "png" if content.startswith(b"\x89PNG") else "webp"
@@ -130,7 +134,7 @@ def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], pr
 
 
 def _lossless(stored: bytes, image: Image.Image) -> bytes:
-    if max(image.size) > WEBP_SIDE:
+    if max(image.size) > WEBP_SIDE or len(stored) > BUDGET:  # the latter would hardly become small enough
         return stored
     return min(stored, _webp(image, lossless=True, quality=50, method=2), key=len)
 

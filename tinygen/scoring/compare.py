@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, listed, unknown
 from tinygen.scores.protocol import unlike
 from tinygen.scoring.scores import NOTE
 from tinygen.terminal import in_line, say
@@ -45,7 +45,8 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
         )
     shared = common(one, other)
     if not shared:
-        raise UserError(f"{places[0]} and {places[1]} have no score in common: {', '.join(scores(one))}; {', '.join(scores(other))}")
+        first, second = (listed(scores(line)) or "none" for line in (one, other))
+        raise UserError(f"{places[0]} and {places[1]} have no score in common: {first}; {second}")
     width = max(map(len, shared))
     say("\n".join([f"  {place}: {in_line(about(line))}" for place, line in zip(places, (one, other), strict=True)]))
     say("\n".join(in_line(row(name, width, one, other)) for name in shared))
@@ -62,7 +63,7 @@ def lines(place: str) -> list[dict[str, Any]]:
     path = record(place)
     above = folder(path.parent)
     if above.type_of(path.name) is None:
-        raise UserError(f"--compare {place}: there is no {path}: tinygen eval-fid writes it into a run's workdir, or where --out says")
+        raise UserError(f"--compare {place}: {path} is not there: give a run's workdir that 'tinygen eval-fid' has scored, or its --out")
     found: collections.deque[dict[str, Any]] = collections.deque(maxlen=NEWEST)
     try:
         texts = list(above.lines(path.name, last=LARGEST))

@@ -67,7 +67,7 @@ def of_folder(path: str, option: str) -> Pictures:
         raise UserError(
             f"{option}={path}: no images there" + (f" (but {others})" if others else "") + f": {', '.join(pixels.FORMATS)} are read"
         )
-    for line in (*found.notes, *([f"{len(left_out):,} of {total:,} image files are left out ({shown})"] if left_out else [])):
+    for line in (*found.notes, *([f"{len(left_out):,} of {total:,} files are left out ({shown})"] if left_out else [])):
         logging.warning("%s=%s: %s", option, path, line)
     content = hashlib.sha256("\n".join(f"{file.digest} {file.name!a}" for file in usable).encode())
 

@@ -89,7 +89,7 @@ def originals(latents: Latents, cure: str) -> DataSource:
 def _images(data: str) -> DataSource:
     """The source of a recipe's section `data`. Processes ask each other about it once."""
     with processes.lead_first("the images"):
-        source = build.data_source(schema.base(data=json.loads(data)))
+        source = build.data_source(schema.base(data=json.loads(data)), prepares=False)
     processes.agree("the images", source.fingerprint)
     return source
 

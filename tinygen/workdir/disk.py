@@ -136,8 +136,8 @@ class Folder:
                 raise Refused(self.path(name), too_large(LINES))
             if last is not None and size > last:
                 file.seek(size - last)
-                next(lines_of(file), None)
-            yield from lines_of(file)
+                next(lines_of(file, self.path(name)), None)
+            yield from lines_of(file, self.path(name))
 
     def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
         """Writes a file whole or not at all: a process killed here, or a full disk, leaves the old one."""

@@ -9,6 +9,7 @@ from etils import epath
 MIB = 2**20
 LINES = 128 * MIB  # limit of a file of JSON lines that is read line by line
 LINE = MIB  # limit of one of its lines
+MOST_LINES = 1_000_000  # a file of metrics reaches the other limit first
 
 
 class Refused(OSError):
@@ -19,7 +20,7 @@ class Refused(OSError):
 
 
 def too_large(most: int) -> str:
-    return f"larger than {most // MIB} MiB: it is not read"
+    return f"larger than {most // MIB} MiB, the most that is read"
 
 
 def up_to(file: IO[bytes], most: int, path: epath.Path) -> bytes:
@@ -32,8 +33,12 @@ def up_to(file: IO[bytes], most: int, path: epath.Path) -> bytes:
     return b"".join(pieces)
 
 
-def lines_of(file: IO[bytes]) -> Iterator[bytes | None]:
+def lines_of(file: IO[bytes], path: epath.Path) -> Iterator[bytes | None]:
+    left = MOST_LINES
     while line := file.readline(LINE + 1):
+        if not left:
+            raise Refused(path, f"more than {MOST_LINES:,} lines, the most that are read")
+        left -= 1
         if len(line) <= LINE:
             yield line
             continue
