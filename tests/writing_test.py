@@ -149,7 +149,9 @@ def test_the_report_shows_texts_through_time(run, tmp_path):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
     shown = {grid["name"]: grid["runs"][0] for grid in data["grids"]}
     assert list(shown) == ["samples", "continuations"]
-    assert shown["continuations"]["pictures"][-1]["text"] == (run.workdir / "samples/000002-continuations.txt").read_text("utf-8")
+    assert shown["continuations"]["pictures"][-1]["text"] == printable(
+        (run.workdir / "samples/000002-continuations.txt").read_text("utf-8")
+    )
     assert shown["samples"]["pictures"][-1]["file"].endswith("samples/000002.txt")
 
 

@@ -17,16 +17,16 @@ def serve(prepare: Callable[[], tuple[Callable[[], Any], dict[str, Any]]]) -> in
 
     prepare: gives (one piece of the work, what is worth knowing of the peer); it imports what only that interpreter has
     """
-    lines = os.fdopen(os.dup(1), "w", buffering=1)  # standard output is for the protocol alone
-    os.dup2(2, 1)  # what libraries print goes to standard error
-    try:
-        turn, facts = prepare()
-    except ImportError as error:
-        print(json.dumps({"error": f"{sys.executable}: {error}"}), file=lines)
-        return 1
-    print(json.dumps({"ready": facts}), file=lines)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        turn()
-        print(json.dumps({"seconds": time.perf_counter() - start}), file=lines)
+    with os.fdopen(os.dup(1), "w", buffering=1) as lines:  # standard output is for the protocol alone
+        os.dup2(2, 1)  # what libraries print goes to standard error
+        try:
+            turn, facts = prepare()
+        except ImportError as error:
+            print(json.dumps({"error": f"{sys.executable}: {error}"}), file=lines)
+            return 1
+        print(json.dumps({"ready": facts}), file=lines)
+        for _ in sys.stdin:
+            start = time.perf_counter()
+            turn()
+            print(json.dumps({"seconds": time.perf_counter() - start}), file=lines)
     return 0
