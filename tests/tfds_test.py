@@ -258,7 +258,7 @@ def test_what_a_set_does_not_have_is_refused_before_it_is_downloaded(tmp_path):
     with pytest.raises(UserError, match="holds no image"):
         build.data_source(schema.base(data=dict(name="tfds", dataset="far", data_dir=str(tmp_path))))
     with pytest.raises(UserError, match="did you mean 'hair_color'"):
-        tfds.avatars(style="micah", num=100, size=64, label="hair_colr", flip=False, data_dir=str(tmp_path))
+        tfds.avatars(style="micah", num=100, size=64, label="hair_colr", flip=False, data_dir=str(tmp_path), prepares=True)
     assert not list(tmp_path.rglob("*.array_record*"))
 
 

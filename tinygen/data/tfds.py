@@ -75,7 +75,7 @@ class TfdsExamples(Nameless):
 
 def tfds(
     *, dataset: str, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, data_dir: str,
-    prepares: bool = True,
+    prepares: bool,
 ) -> DataSource:  # fmt: skip
     """A TFDS image set. The keywords are described in `tinygen.keys.DATASETS`.
 
@@ -87,12 +87,12 @@ def tfds(
     return source(builder, train, validation, image, label, size, fit, channels, flip, prepares or not data_dir)
 
 
-def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str, prepares: bool = True) -> DataSource:
+def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
     """202,599 photographs of celebrities (Liu et al. 2015), 178x218, with 40 attributes: label="attributes/Smiling"."""
     return source(builder_of("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip, prepares or not data_dir)
 
 
-def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str, prepares: bool = True) -> DataSource:
+def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
     """Drawn faces, RGB: see `tinygen.data.avatars`."""
     from tinygen.data import avatars_builder  # brings TFDS
 

@@ -48,7 +48,7 @@ class TfdsDocuments:
 
 def tfds_text(
     *, dataset: str, train: str, validation: str, feature: str, data_dir: str,
-    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, prepares: bool = True,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, prepares: bool,
 ) -> DataSource:  # fmt: skip
     """A TFDS set of texts. The keywords are described in `tinygen.keys.DATASETS`.
 
