@@ -17,7 +17,7 @@ from tinygen.workdir.files import PICTURE, File
 BUDGET = 12_000_000  # characters of all pictures together, in base64
 WEBP_SIDE = 16383  # the format's limit
 PIXELS = 2**25  # of a picture; a grid of 64 images of 512 x 512 has half as many
-ALL_PIXELS = 2**26  # of all pictures together; more would not fit the budget, and take minutes to find that out
+ALL_PIXELS = 2**25  # of all pictures together; more would hardly fit the budget, and take long to find that out
 
 
 @dataclasses.dataclass
