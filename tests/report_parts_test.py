@@ -165,6 +165,10 @@ def test_pictures_over_the_budget_become_lossy_and_then_fewer_and_the_page_says_
     assert fewer.characters <= whole * 0.2
     assert {paths[0], paths[3], paths[4], paths[8]} <= fewer.pictures.keys() < {*paths}
     assert f"only {len(fewer.pictures)} of 9 fit" in fewer.note
+    least = pictures.pack([paths[:2]], int(whole * 0.06))  # less than the first and the last of a group take
+    assert least.characters <= whole * 0.06
+    assert f"only {len(least.pictures)} of 2 fit" in least.note
+    assert len(least.pictures) < 2
 
 
 def test_of_more_pixels_than_a_reader_waits_for_the_first_and_last_pictures_are_decoded(files, monkeypatch):

@@ -32,3 +32,11 @@ M, S = 0.7, 0.5
 def gaussian_velocity(x, t, cond=None):
     t = column(t)
     return -M + (t - (1 - t) * S**2) / ((1 - t) ** 2 * S**2 + t**2) * (x - (1 - t) * M)
+
+
+def draws(num=200, seed=0):
+    """z, t > r of the Gaussian's flow, float64."""
+    draw = np.random.default_rng(seed)
+    t, r = np.sort(draw.uniform(0.01, 0.99, (2, num)), 0)[::-1]
+    x, noise = M + S * draw.normal(size=(num, *SHAPE)), draw.normal(size=(num, *SHAPE))
+    return (1 - column(t)) * x + column(t) * noise, noise - x, t, r

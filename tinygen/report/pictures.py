@@ -65,7 +65,7 @@ def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
         )
         if album.characters <= budget:
             return album
-    packed, share = album.pictures, budget / album.characters
+    packed, share = dict(album.pictures), budget / album.characters
     readable = [[path for path in group if path in packed] for group in groups]
     while album.characters > budget and any(len(group) > 2 for group in readable):
         readable = [_spread(group, math.floor(len(group) * min(share, 0.95))) for group in readable]
