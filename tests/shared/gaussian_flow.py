@@ -1,6 +1,7 @@
 """Flow matching as tests set it up, and data N(M, S²) whose velocity is known in closed form."""
 
 import jax
+import numpy as np
 
 from tinygen.models.layers import Output
 from tinygen.objectives.flow import FlowMatching
