@@ -15,7 +15,7 @@ import numpy as np
 from tinygen import build, sample, trained
 from tinygen.data.base import Examples
 from tinygen.rng import stream
-from tinygen.state import graph_of, merge
+from tinygen.state import merge
 
 TIMES = (0.2, 0.4, 0.6, 0.8, 0.95)
 
@@ -24,7 +24,7 @@ def share(ckpt: str) -> float:
     saved = sample.find(ckpt, None, None)
     config = sample.configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
-    model = merge(graph_of(parts.create), *trained.load(saved, parts, ema=True))
+    model = merge(parts.graphdef, *trained.load(saved, parts, ema=True))
     held_out: Examples = build.data_source(config).splits["validation"]
     batch = held_out.take(np.arange(len(held_out)))
     x, label, B = jnp.asarray(batch["x"]), jnp.asarray(batch["label"]), len(held_out)

@@ -149,7 +149,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     from tinygen import build, checkpoint, feed, processes
     from tinygen import config as schema
     from tinygen.sharding import path_name
-    from tinygen.state import graph_of, init_state
+    from tinygen.state import init_state
 
     def same(leaf: jax.Array, stored: np.ndarray) -> bool:
         return all(np.array_equal(shard.data, stored[shard.index]) for shard in leaf.addressable_shards)
@@ -162,7 +162,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         source, parts = build.data_source(config), build.parts(config, saved.codec)
         abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
         shardings = parts.layout.shardings(abstract)
-        take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
+        take_step = build.train_step(config, parts, shardings)
         with feed.device_batches(config, source, parts, 0, saved.step) as batches:
             batch = next(batches)
         whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step, ahead=False))

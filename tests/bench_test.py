@@ -7,7 +7,7 @@ import bench as bench_script
 import pytest
 from benchmarks import machine
 
-from tinygen import build, footprint, heap, runtime, train
+from tinygen import build, heap, programs, runtime, train
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -210,7 +210,7 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
         advance(self, step)
 
     monkeypatch.setattr(build, "train_step", counting(build.train_step))
-    monkeypatch.setattr(footprint, "compiled_step", counting(footprint.compiled_step))
+    monkeypatch.setattr(programs, "compiled_step", counting(programs.compiled_step))
     monkeypatch.setattr(train.Record, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0
     looped, bare = ["step", "loop"] * 3, ["step"] * 3

@@ -1,8 +1,8 @@
 """A workdir in a bucket, gs://. No network here: Google's service is a local folder that behaves as an object store does.
 
 What stands in: epath's access to gs:// (which neither appends nor moves about in a file), the question to Google's client whether a
-bucket has folders, the address that Orbax gives to TensorStore, and the one that CLU gives to TensorFlow. All else is the real thing,
-Orbax's own way with gs:// paths included: it commits by a file, where it renames folders on a disk.
+bucket has folders, and the address that Orbax gives to TensorStore. All else is the real thing, Orbax's own way with gs:// paths
+included: it commits by a file, where it renames folders on a disk.
 """
 
 import codecs
@@ -103,8 +103,6 @@ def bucket(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "google.cloud.storage", ModuleType("google.cloud.storage"))
     monkeypatch.setattr(gcs_utils, "get_bucket", lambda name: SimpleNamespace(hierarchical_namespace_enabled=False))
     monkeypatch.setattr(gcs_utils, "get_kvstore_for_gcs", lambda path: {"driver": "file", "path": store.here(path)})
-    begin = tf.summary.create_file_writer
-    monkeypatch.setattr(tf.summary, "create_file_writer", lambda logdir, **keywords: begin(store.here(logdir), **keywords))
     return tmp_path / "bucket"
 
 

@@ -7,7 +7,7 @@ from tinygen import build, sample, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.objectives.classification import FRAME, RIGHT, WRONG, Classification
-from tinygen.state import graph_of, init_state, merge
+from tinygen.state import init_state, merge
 
 DRAW = np.random.default_rng(0)
 NUM, CLASSES = 6, 4
@@ -142,7 +142,7 @@ def test_a_preview_shows_the_examples_with_their_own_labels():
     config = run()
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    graph = graph_of(parts.create)
+    graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
         shown = sample.make_preview(config, source, parts, graph)(state)["doubtful"].value

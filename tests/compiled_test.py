@@ -13,8 +13,8 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, compiled, evaluate, footprint, runtime, train
-from tinygen.state import graph_of, init_state
+from tinygen import build, compiled, evaluate, footprint, programs, runtime, train
+from tinygen.state import init_state
 
 COMPILES = "/jax/core/compile/backend_compile_duration"
 
@@ -54,8 +54,8 @@ def test_the_compiled_step_writes_the_state_over_itself(curve, made):
     for size in (1, 3):
         run = made(curve(train=dict(steps_per_call=size)), 1, 2, 1)
         parts = build.parts(run.config, build.data_source(run.config).codec)
-        jitted, argument = build.train_call(run.config, parts, graph_of(parts.create), run.shardings)
-        program = footprint.compiled_step(jitted, parts.layout, run.abstract, argument)
+        jitted, argument = build.train_call(run.config, parts, run.shardings)
+        program = programs.compiled_step(jitted, parts.layout, run.abstract, argument)
         held = footprint.bytes_held(footprint.placed(run.abstract, parts.layout))
         assert program.memory_analysis().alias_size_in_bytes == held > 0
 
@@ -65,11 +65,10 @@ def test_evaluation_and_previews_make_no_copy_of_the_state(curve):
     config = curve(model=dict(hidden=4096))
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    graphdef = graph_of(parts.create)
     state = init_state(parts.create, build.optimizer(config)[0], 0)
     held = footprint.bytes_held(state)
     with jax.set_mesh(parts.layout.mesh):
-        for use in (evaluate.make_evaluation(config, source, parts, graphdef), train.make_preview(config, source, parts, graphdef)):
+        for use in (evaluate.make_evaluation(config, source, parts), train.make_preview(config, source, parts)):
             use(state)
             before = sum(array.nbytes for array in jax.live_arrays())
             use(state)

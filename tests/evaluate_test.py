@@ -66,7 +66,7 @@ def test_padding_of_the_last_batch_counts_for_nothing(curve, add_row, tmp_path):
     saved = checkpoint.find(workdir)
     config = curve(batch_size=24)
     parts = build.parts(config, source.codec)
-    padded = evaluate.make_held_out(config, source, parts, evaluate.graph_of(parts.create))(*evaluate.load(saved, parts, ema=True))
+    padded = evaluate.make_held_out(config, source, parts)(*evaluate.load(saved, parts, ema=True))
     assert padded["loss"] == pytest.approx(evaluated(workdir)[0]["loss"], **CLOSE)
 
 

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, cli, feed, footprint, record, train
+from tinygen import build, cli, feed, footprint, programs, record, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.flops import flops, products
-from tinygen.state import graph_of, init_state
+from tinygen.state import init_state
 
 PATIENT = 60  # seconds that a test waits for a thread, at most
 
@@ -116,8 +116,8 @@ def test_operations_and_the_state_are_described_a_step_whatever_a_call_takes(cur
         config = curve(train=dict(steps_per_call=size))
         parts = build.parts(config, build.data_source(config).codec)
         abstract = jax.eval_shape(lambda config=config, parts=parts: init_state(parts.create, build.optimizer(config)[0], 0))
-        jitted, argument = build.train_call(config, parts, graph_of(parts.create), parts.layout.shardings(abstract))
-        taken = footprint.measure(footprint.compiled_step(jitted, parts.layout, abstract, argument), parts.layout, abstract)
+        jitted, argument = build.train_call(config, parts, parts.layout.shardings(abstract))
+        taken = footprint.measure(programs.compiled_step(jitted, parts.layout, abstract, argument), parts.layout, abstract)
         with jax.set_mesh(parts.layout.mesh):
             found.append((flops(products(jitted, abstract, argument)), taken.program, taken.held))
     assert found[0] == found[1]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build, checkpoint, footprint, hlo
+from tinygen import build, checkpoint, footprint, hlo, programs
 from tinygen import config as schema
 from tinygen.data.codec import Codec, Field
 from tinygen.flops import flops, products
 from tinygen.models.attention import Attention
 from tinygen.models.layers import SwiGLU
 from tinygen.sharding import Layout, make_mesh
-from tinygen.state import graph_of, init_state, merge, split
+from tinygen.state import init_state, merge, split
 
 ROOT = Path(__file__).parents[1]
 FSDP, TENSOR, ALL = (1, 8, 1), (1, 1, 4), (2, 2, 2)
@@ -40,8 +40,8 @@ def taken(tiny):
         batch = build.abstract_batch(parts.codec, config.batch_size)
         layout = Layout(mesh_of(*sizes), build.MODELS["microdit"].SHARDING, config.sharding.min_size)
         own = build.dataclasses.replace(parts, layout=layout)
-        step = build.train_step(config, own, graph_of(parts.create), layout.shardings(abstract))
-        measured = footprint.measure(footprint.compiled_step(step, layout, abstract, batch), layout, abstract)
+        step = build.train_step(config, own, layout.shardings(abstract))
+        measured = footprint.measure(programs.compiled_step(step, layout, abstract, batch), layout, abstract)
         with jax.set_mesh(layout.mesh):
             return measured, flops(products(step, abstract, batch)), sum(4 * leaf.size for leaf in jax.tree.leaves(abstract))
 

@@ -8,7 +8,7 @@ import pytest
 from tinygen import build, checkpoint, networks, train
 from tinygen import config as schema
 from tinygen.errors import UserError
-from tinygen.state import graph_of, merge
+from tinygen.state import merge
 from tinygen.trained import digest, load
 
 
@@ -58,7 +58,7 @@ def test_a_run_s_own_pictures_get_the_features_of_its_averaged_weights_in_float3
     pictures = np.repeat(saved.codec.decode(x), 3, -1)
     got = jax.jit(network.apply)(network.variables, np.stack([network.prepare(picture) for picture in pictures]))
     parts = build.parts(schema.change(saved.config, dict(precision="float32")), saved.codec)
-    model = merge(graph_of(parts.create), *load(saved, parts, ema=True))
+    model = merge(parts.graphdef, *load(saved, parts, ema=True))
     exact = pictures[..., :1] / np.float32(127.5) - 1  # the 17 levels of these digits are not all among the 256
     np.testing.assert_allclose(got["features"], model.features(exact), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(got["logits"], model(exact), rtol=1e-4, atol=1e-5)

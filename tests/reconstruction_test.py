@@ -12,7 +12,7 @@ from tinygen import autoencoders, build, checkpoint, sample, train
 from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.objectives.autoencoder import Reconstruction, divergence, psnr
-from tinygen.state import graph_of, merge
+from tinygen.state import merge
 from tinygen.trained import load
 
 DRAW = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def test_a_run_is_an_autoencoder_of_its_averaged_weights(trained):
     assert (ours.name, ours.factor, ours.channels, ours.image_channels) == ("my_latents", 2, 2, 1)
     saved = checkpoint.find(trained)
     parts = build.parts(saved.config, saved.codec)
-    model = merge(graph_of(parts.create), *load(saved, parts, ema=True))
+    model = merge(parts.graphdef, *load(saved, parts, ema=True))
     x = next(build.data_source(saved.config).epoch("validation", 4))["x"]
     for got, want in zip(jax.jit(ours.encode)(ours.variables, x), model.encode(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

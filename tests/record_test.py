@@ -43,7 +43,7 @@ def clock(monkeypatch):
 def kept(clock, monkeypatch, tmp_path):
     """A record of a run from step 0, and what it wrote; its other writers are left out."""
     silent = SimpleNamespace(write_scalars=lambda step, values: None, write_images=lambda step, images: None, close=lambda: None)
-    monkeypatch.setattr(record, "make_writer", lambda *_: silent)
+    monkeypatch.setattr(record, "make_writers", lambda *_: [silent])
     with record.Record(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
         yield made, lambda: [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
 
@@ -77,6 +77,20 @@ def test_the_share_of_the_time_that_was_waited_for_data_is_told(kept, clock):
     clock.passes(1)
     made.lines({3: {"loss": 1.0}}, 3)
     assert [line["data_wait"] for line in lines()] == [0.25, 0.0]
+
+
+def test_the_time_left_is_what_the_steps_so_far_took_with_all_that_is_done_between_them(kept, clock):
+    made, _ = kept
+    clock.passes(30)  # compilation
+    assert made.seconds_left(1) is None
+    made.restart_clock(1)
+    clock.passes(6)
+    with made.aside("evaluating", Computing(clock, 1)):
+        clock.passes(3)
+    made.lines({11: {"loss": 1.0}}, 11)
+    assert made.seconds_left(11) == (6 + 1 + 3) / 10 * 89
+    made.roll_back(11, to=1, attempt=0)
+    assert made.seconds_left(1) is None
 
 
 def test_what_came_before_the_clock_was_restarted_counts_for_nothing(kept, clock):

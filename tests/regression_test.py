@@ -142,7 +142,7 @@ def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():
     config = sine()
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    graph = graph_of(parts.create)
+    graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
         state = state._replace(ema=jax.tree.map(lambda leaf: 0.5 * leaf, state.params))
@@ -160,7 +160,7 @@ def test_noise_and_dropout_do_not_depend_on_the_devices(mesh, machine_of):
         config = sine(mesh=mesh)
         source = build.data_source(config)
         parts = build.parts(config, source.codec)
-        graph = graph_of(parts.create)
+        graph = parts.graphdef
         with jax.set_mesh(parts.layout.mesh):
             params = split(parts.create(nnx.Rngs(0)))[1]
             batch = parts.layout.share(next(source.batches("train", config.batch_size, config.seed)))

@@ -89,7 +89,7 @@ def denoiser(tiny):
     tx, schedule = build.optimizer(config)
     init = partial(init_state, parts.create, tx, config.seed)
     shardings = parts.layout.shardings(jax.eval_shape(init))
-    step = make_train_step(graph_of(parts.create), parts.objective, tx, schedule, seed=0, ema_decay=0.9, accumulate=1)
+    step = make_train_step(parts.graphdef, parts.objective, tx, schedule, seed=0, ema_decay=0.9, accumulate=1)
     with jax.set_mesh(parts.layout.mesh):
         yield SimpleNamespace(
             take_step=jax.jit(step, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated)),

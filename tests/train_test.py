@@ -20,7 +20,6 @@ from tinygen import config as schema
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.sample import make_preview
-from tinygen.state import graph_of
 from tinygen.trained import load
 from tinygen.workdir.files import folder
 
@@ -139,7 +138,7 @@ def test_previews_are_drawn_with_the_averaged_weights(finished):
     saved = checkpoint.find(finished.workdir)
     (ema, buffers), (raw, _) = (load(saved, parts, ema=averaged) for averaged in (True, False))
     with jax.set_mesh(parts.layout.mesh):
-        preview = make_preview(finished.config, source, parts, graph_of(parts.create))
+        preview = make_preview(finished.config, source, parts)
         shown = preview(SimpleNamespace(params=raw, ema=ema, buffers=buffers))["samples"]
     written = np.asarray(Image.open(finished.workdir / "samples" / "000020.png"))
     np.testing.assert_array_equal(media.picture(shown, source.codec), written)

@@ -143,7 +143,3 @@ def test_the_log_has_the_beginning_of_the_first_text_in_one_line():
     assert writers.glimpse(["to be\n\nor not", "that is"]) == "to be or not"
     assert len(writers.glimpse(["word " * 100])) <= writers.GLIMPSE
     assert writers.glimpse([]) == ""
-
-
-def test_tensorboard_shows_every_line_of_a_text_as_it_is():
-    assert writers.verbatim(["# to be\n* or not"]) == ["    # to be\n    * or not"]

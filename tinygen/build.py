@@ -88,11 +88,13 @@ class Parts:
     """What a run is made of, data apart: all that sampling from a checkpoint needs.
 
     create: makes the model from random streams; cheap to trace, so it can be evaluated for shapes alone
+    graphdef: the model's static half
     """
 
     codec: Codec
     objective: Any
     create: Callable[[nnx.Rngs], nnx.Module]
+    graphdef: nnx.GraphDef
     layout: Layout
 
 
@@ -142,38 +144,36 @@ def parts(config: Config, codec: Codec) -> Parts:
 
     # Refuse now what the model would refuse later, and what of it no device could hold.
     model = nnx.eval_shape(lambda: create(nnx.Rngs(0)))
-    params, buffers = split(model)[1:]
+    graphdef, params, buffers = split(model)
     check_heads(config, model, mesh.shape["tensor"])
     variables = {"params": params, "buffers": buffers}
     names = [variable_name(path_name(path)) for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
     own = getattr(_row(MODELS, "model", config), "SHARDING", ())
     layout = Layout(mesh, (*check_rules(config.sharding.rules, names), *own), config.sharding.min_size)
     layout.shardings(variables)
-    return Parts(codec=codec, objective=objective, create=create, layout=layout)
+    return Parts(codec=codec, objective=objective, create=create, graphdef=graphdef, layout=layout)
 
 
-def train_step(
-    config: Config, parts: Parts, graphdef: Any, shardings: TrainState
-) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]:
+def train_step(config: Config, parts: Parts, shardings: TrainState) -> Callable[..., tuple[TrainState, Any]]:
     """The compiled training step. It takes over the memory of the state that it is given."""
-    return jax.jit(_train_step(config, parts, graphdef), donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
+    return jax.jit(_train_step(config, parts), donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
 
 
-def train_call(config: Config, parts: Parts, graphdef: Any, shardings: TrainState) -> tuple[Callable[..., tuple[TrainState, Any]], Any]:
+def train_call(config: Config, parts: Parts, shardings: TrainState) -> tuple[Callable[..., tuple[TrainState, Any]], Any]:
     """What the loop calls, jitted as `train_step` is, and the shapes of its second argument: that step and a batch, or as many as
     config.train.steps_per_call of them and their batches.
     """
     if config.train.steps_per_call == 1:
-        return train_step(config, parts, graphdef, shardings), abstract_batch(parts.codec, config.batch_size)
-    steps = make_train_steps(_train_step(config, parts, graphdef))
+        return train_step(config, parts, shardings), abstract_batch(parts.codec, config.batch_size)
+    steps = make_train_steps(_train_step(config, parts))
     jitted = jax.jit(steps, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
     return jitted, abstract_call(config, parts)
 
 
-def _train_step(config: Config, parts: Parts, graphdef: Any) -> Callable[..., Any]:
+def _train_step(config: Config, parts: Parts) -> Callable[..., Any]:
     tx, schedule = optimizer(config)
     return make_train_step(
-        graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
+        parts.graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
     )
 
 

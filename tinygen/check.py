@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 from rich.console import Console
 
-from tinygen import build, checkpoint, evaluate, footprint, limits, optim, processes, runtime, sample, seals, train
+from tinygen import build, checkpoint, evaluate, limits, optim, processes, programs, runtime, sample, seals, train
 from tinygen import config as schema
 from tinygen.best import Best
 from tinygen.config import Config
@@ -32,7 +32,7 @@ from tinygen.runtime import StopSignal
 from tinygen.saves import Saves
 from tinygen.scoring.during import make_scoring
 from tinygen.scratch import beside
-from tinygen.state import TrainState, graph_of, init_state
+from tinygen.state import TrainState, init_state
 from tinygen.terminal import printable
 
 BATCHES = 2  # that an evaluation is tried on
@@ -109,15 +109,15 @@ class Checks:
 def rehearse(run: Run, checks: Checks) -> Times:
     """The run's branches in turn, each as `train.run` takes it."""
     config, source, parts = run.config, run.source, run.parts
-    layout, graphdef = parts.layout, graph_of(parts.create)
+    layout = parts.layout
     abstract = abstract_state(config, parts)
     shardings = layout.shardings(abstract)
     fed = bounded(config)
     with checks("compile the step") as found:
-        jitted, argument = build.train_call(fed, parts, graphdef, shardings)
-        compiled = footprint.compiled_step(jitted, layout, abstract, argument)
+        jitted, argument = build.train_call(fed, parts, shardings)
+        compiled = programs.compiled_step(jitted, layout, abstract, argument)
         found += fits(compiled, "the training step", abstract, abstract, parts)
-    held_out, drawing = compile_asides(run, graphdef, abstract, checks)
+    held_out, drawing = compile_asides(run, abstract, checks)
     with checks("two calls of the step") as found:
         weights = train.initial_weights(config, abstract, shardings)[0] if config.init.ckpt and not reached(run.workdir) else None
         init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
@@ -134,7 +134,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     state, size = save_and_restore(run, state, abstract, checks)
     times = Times(seconds, 0.0, 0.0, 0.0)
     few = min(examples := held_out_examples(run), BATCHES * evaluate.held_out_size(config, parts))
-    evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, graphdef, step=held_out)
+    evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, step=held_out)
     if config.train.eval_every:
         with checks("evaluation") as found:
             began = time.perf_counter()
@@ -142,7 +142,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             times = times._replace(evaluation=(time.perf_counter() - began) * examples / few)
             found += [f"{name} {value:.4g}" for name, value in values.items() if name.endswith("_loss") and "raw" not in name]
     few = parts.layout.padded(FEW)
-    scoring = make_scoring(config, source, parts, graphdef, few=few) if config.eval.every else lambda state: None
+    scoring = make_scoring(config, source, parts, few=few) if config.eval.every else lambda state: None
     if config.eval.every:
         with checks("scores") as found:
             began = time.perf_counter()
@@ -151,7 +151,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             found.append(
                 f"of {few} samples only: " + ", ".join(f"{name} {value:.4g}" for name, value in (scored.values if scored else {}).items())
             )
-    preview = sample.make_preview(config, source, parts, graphdef, drawing)
+    preview = sample.make_preview(config, source, parts, drawing)
     with checks("preview and writers") as found:
         record = Record(
             run.place, 0, config.train.steps, config.batch_size, source.codec.kind, config.train.writers, schema.flatten(config)
@@ -194,7 +194,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     return times
 
 
-def compile_asides(run: Run, graphdef: Any, abstract: TrainState, checks: Checks) -> tuple[Any, Any]:
+def compile_asides(run: Run, abstract: TrainState, checks: Checks) -> tuple[Any, Any]:
     """The evaluation's and the preview's jitted functions, compiled for what they will be called with; None where the run has none."""
     config, parts = run.config, run.parts
     params, ema, buffers = (placed(tree, parts.layout) for tree in (abstract.params, abstract.ema, abstract.buffers))
@@ -206,12 +206,12 @@ def compile_asides(run: Run, graphdef: Any, abstract: TrainState, checks: Checks
 
     if config.train.eval_every:
         with checks("compile evaluation") as found:
-            held_out = evaluate.held_out_step(config, parts, graphdef)
+            held_out = evaluate.held_out_step(config, parts)
             compiled = held_out.lower(ema, buffers, batch(evaluate.held_out_size(config, parts)), 0).compile()
             found += fits(compiled, "the evaluation", abstract, (abstract.ema, abstract.buffers), parts)
     if config.train.preview_every:
         with checks("compile the preview") as found:
-            drawing = sample.preview_step(config, parts, graphdef)
+            drawing = sample.preview_step(config, parts)
             compiled = drawing.lower(params, ema, buffers, batch(sample.preview_size(config, parts))).compile()
             found += fits(compiled, "the preview", abstract, (abstract.params, abstract.ema, abstract.buffers), parts)
     return held_out, drawing

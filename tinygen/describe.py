@@ -10,13 +10,12 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from tinygen import build, checkpoint, footprint, optim, runtime, stages
+from tinygen import build, checkpoint, footprint, optim, programs, runtime, stages
 from tinygen.config import Config
-from tinygen.flops import Products, flops, products
+from tinygen.flops import Products, flops, products_of
 from tinygen.footprint import Footprint, si
 from tinygen.preflight import abstract_state, check_programs
 from tinygen.sharding import path_name
-from tinygen.state import graph_of
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
 
@@ -36,12 +35,12 @@ def main(config: Config) -> int:
     show = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes_of(batch)}"]))
     console.print(parameters(abstract.params))
-    step = build.train_step(config, parts, graph_of(parts.create), parts.layout.shardings(abstract))
-    with jax.set_mesh(parts.layout.mesh):
-        counted = products(step, abstract, batch)
+    step = build.train_step(config, parts, parts.layout.shardings(abstract))
+    traced = programs.traced_step(step, parts.layout, abstract, batch)
+    counted = products_of(traced.jaxpr)
     show(work(config.batch_size, counted))
     with Console(stderr=True).status("compiling the training step"):
-        taken = footprint.measure(footprint.compiled_step(step, parts.layout, abstract, batch), parts.layout, abstract)
+        taken = footprint.measure(traced.lower().compile(), parts.layout, abstract)
     console.print(partition(taken))
     show("\n".join([*rates(config), *taken.lines(), *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
     return 0

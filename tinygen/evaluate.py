@@ -15,7 +15,7 @@ from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.metrics import finalise
 from tinygen.rng import stream
-from tinygen.state import Metrics, TrainState, Tree, graph_of, make_eval_step
+from tinygen.state import Metrics, TrainState, Tree, make_eval_step
 from tinygen.terminal import say
 from tinygen.trained import EVERYWHERE, load
 from tinygen.workdir.files import folder
@@ -36,7 +36,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):
-        values = make_held_out(config, source, parts, graph_of(parts.create))(*load(saved, parts, ema=ema))
+        values = make_held_out(config, source, parts)(*load(saved, parts, ema=ema))
     if processes.leads():
         publish(saved, ema, source, values)
     return 0
@@ -55,9 +55,9 @@ class Interrupted(Exception):
     """Whoever waits for an evaluation does so no longer."""
 
 
-def held_out_step(config: Config, parts: build.Parts, graphdef: Any) -> Any:
+def held_out_step(config: Config, parts: build.Parts) -> Any:
     """The jitted (weights, buffers, batch, its number) -> metrics, for batches of as many examples as `held_out_size` says."""
-    eval_step = make_eval_step(graphdef, parts.objective)
+    eval_step = make_eval_step(parts.graphdef, parts.objective)
 
     def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
         return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
@@ -73,7 +73,6 @@ def make_held_out(
     config: Config,
     source: DataSource,
     parts: build.Parts,
-    graphdef: Any,
     step: Any = None,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Callable[[Tree, Tree], dict[str, float]]:
@@ -83,7 +82,7 @@ def make_held_out(
     unwanted: asked before each batch; raises Interrupted when it says so
     """
     layout, size = parts.layout, held_out_size(config, parts)
-    step = step or held_out_step(config, parts, graphdef)
+    step = step or held_out_step(config, parts)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
         totals: dict[str, np.ndarray] = {}
@@ -100,13 +99,13 @@ def make_held_out(
 
 
 def make_evaluation(
-    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, **options: Any
+    config: Config, source: DataSource, parts: build.Parts, **options: Any
 ) -> Callable[[TrainState], dict[str, float] | None]:
     """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is unwanted.
 
     options: `step` and `unwanted`, as for `make_held_out`
     """
-    held_out = make_held_out(config, source, parts, graphdef, **options)
+    held_out = make_held_out(config, source, parts, **options)
 
     def evaluate(state: TrainState) -> dict[str, float] | None:
         try:

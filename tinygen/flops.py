@@ -31,12 +31,17 @@ Products = collections.Counter[Product]  # how often each is computed
 
 
 def products(function: Callable[..., Any], *arguments: Any) -> Products:
-    """The products of `function` on arguments of these shapes (arrays or ShapeDtypeStructs), over all devices together.
+    """`products_of` a function on arguments of these shapes (arrays or ShapeDtypeStructs)."""
+    return products_of(jax.make_jaxpr(function)(*arguments))
+
+
+def products_of(traced: core.ClosedJaxpr) -> Products:
+    """The products of a traced function, over all devices together.
 
     A convolution is the product of its patches with its kernel. Of a condition's branches the dearest counts; of a
     `while_loop`, whose length nobody knows, one turn.
     """
-    return _products(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return _products(traced.jaxpr)
 
 
 def flops(counted: Products, tile: int = 1) -> int:

@@ -87,16 +87,6 @@ class Footprint:
             yield f"  whole on every device: {named}"
 
 
-def compiled_step(take_step: Any, layout: Layout, abstract: TrainState, batch: Any) -> Any:
-    """The jitted step, compiled for a state and a batch that stand as the layout says: it can be read and it can be called.
-
-    batch: a tree of shapes; those that say where they stand do not stand as a batch
-    """
-    rows = jax.tree.map(lambda leaf: leaf if leaf.sharding else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.batch), batch)
-    with jax.set_mesh(layout.mesh):
-        return take_step.lower(placed(abstract, layout), rows).compile()
-
-
 def measure(compiled: Any, layout: Layout, abstract: TrainState) -> Footprint:
     """What the state and its compiled step take up."""
     plan, state = compiled.memory_analysis(), placed(abstract, layout)

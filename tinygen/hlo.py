@@ -28,6 +28,8 @@ INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\
 SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+COUNTED = re.compile(r" (?:dot|convolution|custom-call)\(|" + CALLED.pattern + "|branch_computations=|" + "|".join(COLLECTIVES))
+NAME = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = ")
 TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
@@ -65,7 +67,9 @@ def read(text: str) -> Program:
     def counted(name: str) -> collections.Counter[str]:
         total: collections.Counter[str] = collections.Counter()
         instructions = computations[name]
-        for each in instructions.values():
+        for each in map(_instruction, filter(COUNTED.search, instructions.values())):
+            if each is None:
+                continue
             kind = each.kind.removesuffix("-done")
             if kind in COLLECTIVES:
                 total += collections.Counter({kind: 1, f"{kind} bytes": _bytes(each.type)})
@@ -85,19 +89,24 @@ def read(text: str) -> Program:
     return Program(total["flops"], {kind: Traffic(total[kind], total[f"{kind} bytes"]) for kind in COLLECTIVES if total[kind]})
 
 
-def _computations(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
-    """({computation: {name: instruction}}, the name of the one that is run)."""
-    found: dict[str, dict[str, _Instruction]] = {}
+def _computations(text: str) -> tuple[dict[str, dict[str, str]], str]:
+    """({computation: {name: line of the instruction}}, the name of the one that is run)."""
+    found: dict[str, dict[str, str]] = {}
     entry, current = "", ""
-    for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
+    for line in text.splitlines():
         if line.endswith("{") and not line.startswith((" ", "HloModule")):
             current = line.removeprefix("ENTRY ").split()[0].lstrip("%")
             entry = current if line.startswith("ENTRY") else entry
             found[current] = {}
-        elif current and (match := INSTRUCTION.match(line)):
-            operands = re.findall(r"%([\w.-]+)", match["operands"])
-            found[current][match["name"]] = _Instruction(match["type"], match["kind"], operands, match["rest"])
+        elif current and (match := NAME.match(line)):
+            found[current][match[1]] = line
     return found, entry
+
+
+def _instruction(line: str) -> _Instruction | None:
+    """Parsed only where it is counted, or an operand of what is: most of a program is element-wise. None for what is no instruction."""
+    match = INSTRUCTION.match(re.sub(r"/\*.*?\*/", "", line))
+    return match and _Instruction(match["type"], match["kind"], re.findall(r"%([\w.-]+)", match["operands"]), match["rest"])
 
 
 def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -105,21 +114,26 @@ def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield element, tuple(int(size) for size in sizes.split(",") if size)
 
 
+def _shape(line: str) -> tuple[int, ...]:
+    """Of an instruction's result."""
+    return next(_shapes(NAME.sub("", line, count=1)))[1]
+
+
 def _bytes(type_: str) -> int:
     return sum(BYTES.get(element, BYTES.get(element[:2], 4)) * math.prod(shape) for element, shape in _shapes(type_))
 
 
-def _flops(each: _Instruction, beside: Mapping[str, _Instruction]) -> int:
+def _flops(each: _Instruction, beside: Mapping[str, str]) -> int:
     """Of one product: twice its result's elements times what is summed for each."""
     gemm = each.kind == "custom-call" and "gemm" in each.rest and "dot_dimension_numbers" in each.rest  # cuBLAS
     if each.kind not in ("dot", "convolution") and not gemm:
         return 0
     result = math.prod(next(_shapes(each.type))[1])
     if each.kind == "convolution":
-        kernel = next(_shapes(beside[each.operands[1]].type))[1]
+        kernel = _shape(beside[each.operands[1]])
         labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
         assert labels
         return 2 * result * math.prod(kernel) // kernel[labels[1].index("o")]
     contracted = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)', each.rest)
-    left = next(_shapes(beside[each.operands[0]].type))[1]
+    left = _shape(beside[each.operands[0]])
     return 2 * result * math.prod(left[int(axis)] for axis in re.findall(r"\d+", contracted[1] if contracted else ""))

@@ -14,7 +14,7 @@ from tinygen.scores.bicubic import bicubic
 from tinygen.scores.efflite import efflite0
 from tinygen.scores.inception import inception
 from tinygen.scores.network import Network
-from tinygen.state import Tree, graph_of, merge
+from tinygen.state import Tree, merge
 from tinygen.trained import EVERYWHERE, digest
 from tinygen.trained import load as load_weights
 
@@ -56,7 +56,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     if height != width:
         raise UserError(f"{option}={ckpt}: its images are {height}x{width}; features are taken from square ones only")
     parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
-    graph = graph_of(parts.create)
+    graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
         params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
 

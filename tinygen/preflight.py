@@ -26,7 +26,7 @@ from tinygen.media import Media
 from tinygen.models.layers import Output
 from tinygen.rng import stream
 from tinygen.sample import BATCH, preview_size, preview_step, sample_step
-from tinygen.state import TrainState, Tree, graph_of, init_state, merge
+from tinygen.state import TrainState, Tree, init_state, merge
 from tinygen.trained import EVERYWHERE
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
@@ -108,26 +108,28 @@ def check_splits(config: Config, source: DataSource, parts: build.Parts) -> None
 
 def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> None:
     """Traces what the run calls, and what `tinygen sample` will. Raises UserError where the parts do not go together."""
-    codec, layout, graphdef = parts.codec, parts.layout, graph_of(parts.create)
+    codec, layout = parts.codec, parts.layout
     fitting = functools.partial(_together, config, parts.objective)
     with jax.set_mesh(layout.mesh):
         with fitting("the loss"):  # alone: what the training step adds, its gradient above all, takes ten times as long to trace
 
             def loss(params: Tree, buffers: Tree, batch: Any) -> Any:
-                return parts.objective.loss(merge(graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
+                return parts.objective.loss(merge(parts.graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
 
             jax.eval_shape(loss, abstract.params, abstract.buffers, build.abstract_batch(codec, config.batch_size))
         if config.train.eval_every:
             with fitting("the evaluation"):
                 batch = build.abstract_held_out(codec, held_out_size(config, parts))
-                jax.eval_shape(held_out_step(config, parts, graphdef), abstract.ema, abstract.buffers, batch, 0)
+                jax.eval_shape(held_out_step(config, parts), abstract.ema, abstract.buffers, batch, 0)
+        shown = {}
         if config.train.preview_every:
             with fitting("the preview"):
                 batch = build.abstract_held_out(codec, preview_size(config, parts))
-                drawing = preview_step(config, parts, graphdef)
+                drawing = preview_step(config, parts)
                 shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
             check_pictures(config, shown, codec)
-    if hasattr(parts.objective, "sample"):
+    drawn_alike = "samples" in shown and not schema.difference(config, schema.change(config, EVERYWHERE))
+    if hasattr(parts.objective, "sample") and not drawn_alike:  # tracing takes a second
         check_sampling(config, codec, abstract, fitting)
 
 
@@ -147,7 +149,7 @@ def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: 
     size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
         cond = {name: leaf for name, leaf in build.abstract_batch(codec, size).items() if name in CONDITIONS}
-        jax.eval_shape(sample_step(parts, graph_of(parts.create), size, 0), abstract.ema, abstract.buffers, 0, cond)
+        jax.eval_shape(sample_step(parts, size, 0), abstract.ema, abstract.buffers, 0, cond)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,8 @@
-"""What a run says of itself: metrics.jsonl, samples/, TensorBoard and the log (CLU), the progress bar (Rich)."""
+"""What a run says of itself: metrics.jsonl, samples/, TensorBoard, the log, the progress bar (Rich)."""
 
 import collections
 import contextlib
 import resource
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import media
+from tinygen.event_file import EventFile
 from tinygen.journal import Journal
+from tinygen.log_line import HELD_OUT, log_line
 from tinygen.processes import leads
 from tinygen.rundir import note
 from tinygen.watchdog import Watchdog
 from tinygen.workdir.files import Folder, folder
-from tinygen.writers import Steady, extra_writers, glimpse, verbatim
+from tinygen.writers import Steady, extra_writers, glimpse
 
 QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
@@ -95,7 +96,7 @@ class Record:
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
-        self.writer = make_writer(self.workdir, extra_writers, settings, self._warn)
+        self.writers = make_writers(self.workdir, extra_writers, settings, self._warn)
         self.later = Background(most=QUEUE)
         self.told: set[str] = set()  # what has failed and been told of
         self.watchdog = Watchdog(stall, self._stalled)
@@ -105,7 +106,9 @@ class Record:
             console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.progress.add_task("training", total=steps, completed=start, rate="")
+        self.steps = steps
         self.mark, self.marked, self.waited = time.perf_counter(), start, 0.0
+        self.begun: tuple[float, int] | None = None  # when the first step was done, and which: after compilation
 
     def __enter__(self) -> "Record":
         self.watchdog.__enter__().step(self.reached)
@@ -118,7 +121,8 @@ class Record:
         try:
             self.later.__exit__(*error)
         finally:
-            self.writer.close()
+            for writer in self.writers:
+                writer.close()
         if self.journal is not None:
             self._warn("metrics.jsonl", self.journal.write())
 
@@ -151,15 +155,17 @@ class Record:
                 logging.warning("step %d: %s (%s)", step, values["event"], told)
                 continue
             self._add({"step": step, **values, **timings})
-            self.later(self.writer.write_scalars, step, {**values, **timings})
-            shown = f"{rate:.2f} steps/s  {rate * self.batch_size:.0f} {self.noun}s/s  loss {values['loss']:.4f}"
-            self.progress.update(self.task, rate=shown)
+            self._write_scalars(step, {**values, **timings})
+            speed = f"{rate:.3g} steps/s, {rate * self.batch_size:,.0f} {self.noun}s/s" if timings else ""
+            if not self.console.is_terminal or any(name.startswith(HELD_OUT) for name in values):  # the bar says the rest
+                logging.info("%s", log_line(step, self.steps, values, speed, self.seconds_left(reached)))
+            self.progress.update(self.task, rate=f"{speed}  loss {values['loss']:.4f}")
 
     def complete(self, step: int, values: Mapping[str, float]) -> None:
         """Adds to the last line, which is of `step`, what its run did not come to measure."""
         if self.journal is not None:
             self.journal.complete(step, values)
-        self.later(self.writer.write_scalars, step, dict(values))
+        self._write_scalars(step, values)
 
     def roll_back(self, step: int, to: int, attempt: int) -> None:
         """The run goes back from a step to an earlier one: its lines too, and the bar. It was the `attempt`th that failed, from 0 on."""
@@ -167,6 +173,7 @@ class Record:
         if self.journal is not None:
             self._warn("metrics.jsonl", self.journal.roll_back(to, event))
         logging.warning("step %d: back to step %d, and on from there with another order of the data and other noise", step, to)
+        self.begun = None
         self.restart_clock(to)
         self.advance(to)
 
@@ -186,11 +193,18 @@ class Record:
             if item.kind == "text":
                 texts = media.texts(item, codec)
                 self._keep(f"{stem}.txt", media.numbered(texts))
-                self.writer.write_texts(step, {name: texts})
+                logging.info("step %s: %s: %s", f"{step:,}", name, glimpse(texts))
+                for writer in self.writers:
+                    writer.write_texts(step, {name: texts})
             else:
                 picture = media.picture(item, codec)
                 self._keep(f"{stem}.png", media.png(picture))
-                self.writer.write_images(step, {name: picture[None]})
+                for writer in self.writers:
+                    writer.write_images(step, {name: picture[None]})
+
+    def _write_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        for writer in self.writers:
+            self.later(writer.write_scalars, step, dict(values))
 
     def _keep(self, name: str, content: str | bytes) -> None:
         """Writes a file of `samples/`."""
@@ -239,6 +253,14 @@ class Record:
     def restart_clock(self, step: int) -> None:
         """Leaves what came before (compilation) out of the rate."""
         self.mark, self.marked, self.waited = time.perf_counter(), step, 0.0
+        self.begun = self.begun or (self.mark, step)
+
+    def seconds_left(self, step: int) -> float | None:
+        """Until the last step, if the rest goes as the steps so far have gone, previews and evaluations included."""
+        if self.begun is None or step <= self.begun[1]:
+            return None
+        began, first = self.begun
+        return (time.perf_counter() - began) / (step - first) * (self.steps - step)
 
 
 def memory_gib() -> float:
@@ -248,29 +270,11 @@ def memory_gib() -> float:
     return max(told, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
 
 
-def make_writer(
+def make_writers(
     workdir: Folder, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None] = lambda name, error: None
-) -> Any:
-    """CLU's writer to TensorBoard, the log and the `extra` ones; to nothing on a process that does not lead. tell: of `writers.Steady`.
-
-    TensorFlow is imported only here: it takes seconds, for which no mistake should wait.
-    """
-    import tensorflow as tf
-    from clu import metric_writers
-
+) -> list[Steady]:
+    """TensorBoard's and the `extra` ones; none on a process that does not lead. tell: of `writers.Steady`"""
     if not leads():
-        return metric_writers.MultiWriter([])
-    tf.config.set_visible_devices([], "GPU")  # it only writes summaries: the accelerator is JAX's
-
-    class Board(metric_writers.SummaryWriter):
-        """CLU's, to a file of a name that nobody can guess, and so have made a link: TensorFlow follows those."""
-
-        def __init__(self) -> None:
-            self._summary_writer = tf.summary.create_file_writer(str(workdir), filename_suffix=f".{secrets.token_hex(8)}.v2")
-
-    steady: Any = [
-        Steady("the log", metric_writers.LoggingWriter(), tell, glimpse),
-        Steady("TensorBoard", Board(), tell, verbatim),
-        *(Steady(name, writer, tell) for name, writer in extra_writers(extra, workdir, settings).items()),
-    ]
-    return metric_writers.MultiWriter(steady)
+        return []
+    named = {"TensorBoard": EventFile(workdir), **extra_writers(extra, workdir, settings)}
+    return [Steady(name, writer, tell) for name, writer in named.items()]

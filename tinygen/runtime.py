@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 
 from absl import logging
-from rich.console import Console
 
 from tinygen.terminal import printable
 
@@ -113,15 +112,14 @@ class Printable(std_logging.Formatter):
 
 
 def listen(least: int = logging.INFO) -> None:
-    """Sends our log lines and CLU's to stderr; beside a progress bar only what the bar does not say. Other packages' only as warnings."""
+    """Sends our log lines to stderr, and other packages' warnings."""
     from tinygen.processes import leads  # brings JAX
 
     logging.use_absl_handler()
     handler = logging.get_absl_handler()
     handler.setFormatter(Printable("%(asctime)s %(message)s", "%H:%M:%S"))
     handler.filters.clear()
-    ours = ("tinygen",) if Console(stderr=True).is_terminal else ("tinygen", "clu")
     # Orbax's tracebacks of what it raises as well: `saves` tells of that in a line.
     handler.addFilter(lambda line: not ("/orbax/" in line.pathname and (line.exc_info or line.levelno >= std_logging.ERROR)))
-    handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or any(f"/{name}/" in line.pathname for name in ours))
+    handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or "/tinygen/" in line.pathname)
     logging.set_verbosity(least if leads() else logging.WARNING)

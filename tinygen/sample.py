@@ -21,7 +21,7 @@ from tinygen.errors import UserError
 from tinygen.prompts import told
 from tinygen.rng import example_keys, stream
 from tinygen.sampler_settings import configured, guidance, spent, stepping
-from tinygen.state import TrainState, Tree, graph_of, merge
+from tinygen.state import TrainState, Tree, merge
 from tinygen.terminal import say
 from tinygen.trained import load
 from tinygen.workdir import files
@@ -162,7 +162,7 @@ def drawn(
     step: the `sample_step` of that size and seed, where there is one already
     """
     with jax.set_mesh(parts.layout.mesh):
-        jitted = step or sample_step(parts, graph_of(parts.create), size, seed)
+        jitted = step or sample_step(parts, size, seed)
     for first in range(start, num, size):
         rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
         with jax.set_mesh(parts.layout.mesh):  # not around the yield: what is done meanwhile has its own
@@ -171,14 +171,14 @@ def drawn(
         yield np.asarray(x)[: num - first], None if evaluations is None else np.asarray(evaluations)[: num - first]
 
 
-def sample_step(parts: build.Parts, graphdef: Any, size: int, seed: int) -> Any:
+def sample_step(parts: build.Parts, size: int, seed: int) -> Any:
     """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples, their evaluations."""
     root = stream(seed, "sample")
 
     def sample(
         params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
-        given = merge(graphdef, params, buffers), parts.layout.pinned(example_keys(root, start, size)), cond, negative
+        given = merge(parts.graphdef, params, buffers), parts.layout.pinned(example_keys(root, start, size)), cond, negative
         return parts.objective.counted(*given) if hasattr(parts.objective, "counted") else (parts.objective.sample(*given), None)
 
     return jax.jit(sample, out_shardings=parts.layout.replicated)
@@ -232,15 +232,15 @@ def write(
     folder.write("samples.json", json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
 
 
-def preview_step(config: Config, parts: build.Parts, graphdef: Any) -> Any:
+def preview_step(config: Config, parts: build.Parts) -> Any:
     """The jitted (params, ema, buffers, batch) -> media, for batches of as many examples as `preview_size` says."""
     layout, padded = parts.layout, preview_size(config, parts)
 
     def draw(params: Tree, ema: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, media.Media]:
         keys = layout.pinned(example_keys(stream(config.seed, "preview"), 0, padded))
-        averaged = merge(graphdef, ema, buffers)
+        averaged = merge(parts.graphdef, ema, buffers)
         if hasattr(parts.objective, "compare"):
-            return parts.objective.compare(merge(graphdef, params, buffers), averaged, batch, keys)
+            return parts.objective.compare(merge(parts.graphdef, params, buffers), averaged, batch, keys)
         return parts.objective.preview(averaged, batch, keys)
 
     return jax.jit(draw, out_shardings=layout.replicated)
@@ -251,7 +251,7 @@ def preview_size(config: Config, parts: build.Parts) -> int:
 
 
 def make_preview(
-    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, step: Any = None
+    config: Config, source: DataSource, parts: build.Parts, step: Any = None
 ) -> Callable[[TrainState], dict[str, media.Media]]:
     """state -> media from the same noise and conditions every time: of the averaged weights, or of both where the objective compares.
 
@@ -263,7 +263,7 @@ def make_preview(
     # Of all labels or prompts in turn; what draws no samples shows the examples, which have their own, as embeddings of captions are.
     if hasattr(parts.objective, "sample") and not isinstance(source.codec.text, Embedded):
         batch |= layout.share(source.codec.conditions(padded))
-    drawing = step or preview_step(config, parts, graphdef)
+    drawing = step or preview_step(config, parts)
 
     def preview(state: TrainState) -> dict[str, media.Media]:
         shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))

@@ -22,6 +22,7 @@ from tinygen import (
     optim,
     places,
     processes,
+    programs,
     rundir,
     runtime,
     same_data,
@@ -39,7 +40,7 @@ from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.feed import bounded
-from tinygen.flops import flops, products
+from tinygen.flops import flops, products_of
 from tinygen.guard import Guard, RollBack, Spikes
 from tinygen.loop import Loop, catch_up, onward
 from tinygen.preflight import preflight
@@ -47,7 +48,7 @@ from tinygen.record import Record
 from tinygen.sample import make_preview
 from tinygen.saves import Saves, recover
 from tinygen.scoring.during import by, check_scoring, make_scoring
-from tinygen.state import TrainState, graph_of, init_state
+from tinygen.state import TrainState, init_state
 from tinygen.workdir import files
 from tinygen.writers import check_writers
 
@@ -115,11 +116,12 @@ def run(
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     shardings = layout.shardings(abstract)
-    graphdef, place = graph_of(parts.create), files.folder(workdir, held=True)
-    fed = bounded(config)
-    jitted, argument = build.train_call(fed, parts, graphdef, shardings)
+    place, fed = files.folder(workdir, held=True), bounded(config)
+    jitted, argument = build.train_call(fed, parts, shardings)
     with jax.set_mesh(layout.mesh), Saves(workdir, config, source.codec) as saves:
-        operations = flops(products(jitted, abstract, argument))
+        traced = programs.traced_step(jitted, layout, abstract, argument)
+        operations = flops(products_of(traced.jaxpr))
+        compiling = programs.compiled_aside(traced) if saves.newest < steps else None
         manifest = rundir.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
         start = saves.newest
         processes.agree("the newest checkpoint", str(start))
@@ -141,9 +143,9 @@ def run(
             skipped=int(state.guard["skipped"]), streak=saves.streak(start) if start else 0, attempt=int(state.guard["attempt"]),
         )  # fmt: skip
         unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several would have to agree at every batch
-        evaluate = make_evaluation(config, source, parts, graphdef, unwanted=unwanted)
-        preview = make_preview(config, source, parts, graphdef)
-        scoring = make_scoring(config, source, parts, graphdef, unwanted) if config.eval.every else lambda state: None
+        evaluate = make_evaluation(config, source, parts, unwanted=unwanted)
+        preview = make_preview(config, source, parts)
+        scoring = make_scoring(config, source, parts, unwanted) if config.eval.every else lambda state: None
         best = Best(place, by(config), start)
         saves.best = best.of if config.eval.best else saves.best
         with Record(
@@ -156,9 +158,9 @@ def run(
             )
             show_data(place, source, train.preview_num)
             take_step = jitted
-            if start < steps:
+            if compiling is not None:
                 with record.watchdog.waiting_for("compiling"):
-                    take_step = footprint.compiled_step(jitted, layout, abstract, argument)  # once: what is described is what runs
+                    take_step = compiling.result()  # once: what is described is what runs
                 taken = footprint.measure(take_step, layout, abstract)
                 manifest |= taken.facts()
                 logging.info("%s", "\n".join(taken.lines()))

@@ -1,7 +1,6 @@
 """Where a run's metrics go besides its own files: services that `config.train.writers` asks for. Each is an extra to install.
 
-A writer is what CLU's MultiWriter calls: `write_scalars`, `write_images`, `write_texts`, `flush`, `close`. To add one: a class and a row
-here.
+A writer has some of the methods of CLU's: `write_scalars`, `write_images`, `write_texts` and `close`. To add one: a class and a row here.
 """
 
 import importlib
@@ -58,9 +57,6 @@ class WandbWriter:
     def write_texts(self, step: int, texts: Mapping[str, list[str]]) -> None:
         self.run.log({name: self.wandb.Table(columns=["text"], data=[[text] for text in rows]) for name, rows in texts.items()}, step=step)
 
-    def flush(self) -> None:
-        """Nothing to do: wandb sends from a process of its own."""
-
     def close(self) -> None:
         self.run.finish()
 
@@ -69,13 +65,10 @@ class Steady:
     """A writer that may fail: an error is told, and costs what is written in the next PAUSE seconds. No writer is worth a run.
 
     tell: called with the name and the error, or None after what went well
-    shown: what the writer is given of several texts
     """
 
-    def __init__(
-        self, name: str, writer: Any, tell: Callable[[str, Exception | None], None], shown: Callable[[list[str]], Any] = lambda texts: texts
-    ):
-        self.name, self.writer, self.tell, self.shown = name, writer, tell, shown
+    def __init__(self, name: str, writer: Any, tell: Callable[[str, Exception | None], None]):
+        self.name, self.writer, self.tell = name, writer, tell
         self.left_alone_until = 0.0
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -85,10 +78,7 @@ class Steady:
         self._call(self.writer.write_images, step, images)
 
     def write_texts(self, step: int, texts: Mapping[str, list[str]]) -> None:
-        self._call(self.writer.write_texts, step, {name: self.shown(rows) for name, rows in texts.items()})
-
-    def flush(self) -> None:
-        self._call(self.writer.flush)
+        self._call(self.writer.write_texts, step, texts)
 
     def close(self) -> None:
         self.left_alone_until = 0.0
@@ -109,11 +99,6 @@ class Steady:
 def glimpse(texts: list[str]) -> str:
     """The first text in a line of the log."""
     return textwrap.shorten(next(iter(texts), ""), GLIMPSE, placeholder=" ...")
-
-
-def verbatim(texts: list[str]) -> list[str]:
-    """Texts as Markdown, which TensorBoard takes them for, that shows every line as it is."""
-    return ["\n".join(f"    {line}" for line in text.split("\n")) for text in texts]
 
 
 WRITERS: dict[str, Callable[[Folder, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}

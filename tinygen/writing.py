@@ -13,7 +13,7 @@ from tinygen import build, processes
 from tinygen.data.codec import Batch
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.rng import example_keys, stream
-from tinygen.state import Tree, graph_of, merge
+from tinygen.state import Tree, merge
 
 TOGETHER = 32  # tokens of many texts that the device writes on its own, before anybody looks whether all have ended
 
@@ -62,7 +62,7 @@ class Writer(NamedTuple):
 
 def writer(parts: build.Parts, size: int, seed: int, together: int) -> Writer:
     """together: tokens a call of `more`"""
-    graphdef, root, objective = graph_of(parts.create), stream(seed, "sample"), parts.objective
+    graphdef, root, objective = parts.graphdef, stream(seed, "sample"), parts.objective
 
     def begin(params: Tree, buffers: Tree, start: int, cond: dict[str, jax.Array]) -> Any:
         keys = parts.layout.pinned(example_keys(root, start, size))

@@ -40,8 +40,8 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     """
     import jax
 
-    from tinygen import build, feed, footprint
-    from tinygen.state import graph_of, init_state
+    from tinygen import build, feed, programs
+    from tinygen.state import init_state
 
     quiet = dict(steps=10**9, steps_per_call=calls, eval_every=0, preview_every=0, checkpoint_every=0)
     config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
@@ -49,9 +49,9 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)
     shardings = parts.layout.shardings(abstract)
-    jitted, shapes = build.train_call(config, parts, graph_of(parts.create), shardings)
+    jitted, shapes = build.train_call(config, parts, shardings)
     with jax.set_mesh(parts.layout.mesh):
-        call = footprint.compiled_step(jitted, parts.layout, abstract, shapes)
+        call = programs.compiled_step(jitted, parts.layout, abstract, shapes)
         state = jax.jit(init, out_shardings=shardings)()
     spans, batches = feed.calls(config, 0), reading.enter_context(feed.device_calls(config, source, parts, 0, 0))
 

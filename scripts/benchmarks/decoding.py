@@ -12,7 +12,7 @@ from benchmarks import gpt_step, turns
 from tinygen import build
 from tinygen import config as schema
 from tinygen.rng import example_keys, stream
-from tinygen.state import graph_of, merge, split
+from tinygen.state import merge, split
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rounds: int) -> str:
@@ -25,7 +25,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
     length = config.data.length
     config = schema.change(config, dict(objective=dict(new_tokens=length)))
     parts = build.parts(config, gpt_step.codec_of(vocabulary, length))
-    graphdef, objective = graph_of(parts.create), parts.objective
+    graphdef, objective = parts.graphdef, parts.objective
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
     # Every block is the identity at first: noise makes of it a model whose tokens depend on all before them.
     noise = iter(jax.random.split(stream(config.seed, "train"), len(jax.tree.leaves(params))))

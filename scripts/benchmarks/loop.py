@@ -26,7 +26,6 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
 
     from tinygen import build, checkpoint, feed, runtime, train
     from tinygen import config as schema
-    from tinygen.state import graph_of
 
     config = schema.load(recipe)
     block = config.train.log_every
@@ -62,7 +61,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
         else:
             own = jax.tree.map(lambda leaf: leaf.copy(), state)
             shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-            take_step = build.train_step(config, parts, graph_of(parts.create), shardings)
+            take_step = build.train_step(config, parts, shardings)
             bare_block()  # compiles
         bare.append(bare_block())
         began = time.perf_counter()

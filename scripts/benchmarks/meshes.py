@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from benchmarks import gpt_step, ours
-from tinygen import build, footprint
+from tinygen import build, footprint, programs
 from tinygen import config as schema
 from tinygen.data.codec import Codec
 
@@ -28,7 +28,7 @@ def measure(
             own = schema.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor)))
             step = ours.step_of(own, codec)
             build.check_batch_size(own, step.parts.layout)
-            compiled = footprint.compiled_step(step.jitted, step.parts.layout, step.abstract, step.batch)
+            compiled = programs.compiled_step(step.jitted, step.parts.layout, step.abstract, step.batch)
             taken = footprint.measure(compiled, step.parts.layout, step.abstract)
             state, temporary = sum(taken.held.values()) / 2**20, taken.step.get("temporary", 0) / 2**20
             sent = sum(traffic.bytes for traffic in taken.program.collectives.values()) / 2**20

@@ -106,7 +106,7 @@ def step_of(config: Config, codec: Codec) -> Step:
     import jax
 
     from tinygen import build, footprint
-    from tinygen.state import graph_of, init_state
+    from tinygen.state import init_state
 
     if config.train.steps_per_call != 1:
         raise UserError("train.steps_per_call: one step is timed here; `bench.py calls` times several a call")
@@ -118,7 +118,7 @@ def step_of(config: Config, codec: Codec) -> Step:
         key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=parts.layout.batch)
         for key, leaf in build.abstract_batch(codec, config.batch_size).items()
     }
-    jitted = build.train_step(config, parts, graph_of(parts.create), shardings)
+    jitted = build.train_step(config, parts, shardings)
     return Step(parts, jitted, jax.jit(init, out_shardings=shardings), abstract, batch)
 
 
@@ -160,10 +160,10 @@ def sampler(config: Config, codec: Codec) -> Work:
 
     from tinygen import build, footprint
     from tinygen.rng import example_keys, stream
-    from tinygen.state import graph_of, merge, split
+    from tinygen.state import merge, split
 
     parts = build.parts(config, codec)
-    graphdef, root = graph_of(parts.create), stream(config.seed, "sample")
+    graphdef, root = parts.graphdef, stream(config.seed, "sample")
 
     def sample(params: Any, buffers: Any, cond: Mapping[str, jax.Array]) -> jax.Array:
         keys = parts.layout.pinned(example_keys(root, 0, config.batch_size))

@@ -4,7 +4,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def compared_with(source: DataSource) -> DataSource:
 
 
 def make_scoring(
-    config: Config, source: DataSource, parts: build.Parts, graphdef: Any, unwanted: Callable[[], bool] = lambda: False, few: int = 0
+    config: Config, source: DataSource, parts: build.Parts, unwanted: Callable[[], bool] = lambda: False, few: int = 0
 ) -> Callable[[TrainState], Scored | None]:
     """state -> scores: `eval_ema_*` of the averaged weights and, with config.eval.raw, `eval_*`; None once they are unwanted.
 
@@ -77,7 +77,7 @@ def make_scoring(
     keys = config.eval
     num = few or keys.num
     size = parts.layout.padded(min(num, sample.BATCH))
-    step = sample.sample_step(parts, graphdef, size, config.seed)
+    step = sample.sample_step(parts, size, config.seed)
     cond, _ = conditions(parts.codec, ["data"], num, source.splits[keys.split])
     calls = itertools.count()
 

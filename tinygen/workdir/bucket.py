@@ -13,6 +13,8 @@ from tinygen.workdir.reading import LINES, up_to
 class Bucket(Folder):
     """A folder in an object store, by epath."""
 
+    append_interval = 120.0  # each writes the whole file anew
+
     def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
         del held  # a store's folders are not moved
         super().__init__(root, *inside)
@@ -48,8 +50,9 @@ class Bucket(Folder):
             content = content.encode("utf-8", "backslashreplace")
         self.path(name).write_bytes(content if isinstance(content, bytes) else b"".join(content))
 
-    def append(self, name: str, text: str) -> None:
-        self.write(name, (self.read(name, LINES) or b"") + text.encode("utf-8", "backslashreplace"))
+    def append(self, name: str, content: str | bytes) -> None:
+        content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+        self.write(name, (self.read(name, LINES) or b"") + content)
 
     def make(self, name: str = "") -> None:
         self.path(name).mkdir(parents=True, exist_ok=True)

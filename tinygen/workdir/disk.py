@@ -52,6 +52,8 @@ class Folder:
     Methods raise `Refused` for what is no plain file or folder, or too large, and OSError as the operating system does.
     """
 
+    append_interval = 0.0  # seconds to wait between two calls of `append` where much is written
+
     def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
         self.root = epath.Path(root)
         self.inside = inside
@@ -160,12 +162,13 @@ class Folder:
                     os.unlink(fresh, dir_fd=folder)
                 raise
 
-    def append(self, name: str, text: str) -> None:
-        """Adds whole lines to a file, all of them or none; after a line that a killed process left torn on one of their own."""
-        content = text.encode("utf-8", "backslashreplace")
+    def append(self, name: str, content: str | bytes) -> None:
+        """Adds whole lines, or bytes, to a file: all of them or none. Lines begin after one that a killed process left torn."""
+        lines = isinstance(content, str)
+        content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
         with self.update(name) as file:
             end = file.seek(0, os.SEEK_END)
-            if end:
+            if lines and end:
                 file.seek(-1, os.SEEK_END)
                 content = content if file.read(1) == b"\n" else b"\n" + content
             left = memoryview(content)

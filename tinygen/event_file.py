@@ -1,0 +1,90 @@
+"""TensorBoard's file of events, from TensorBoard's own messages and records. TensorFlow, which takes seconds to import, is not needed."""
+
+import io
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.plugins.image import metadata as image
+from tensorboard.plugins.scalar import metadata as scalar
+from tensorboard.plugins.text import metadata as text
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from tinygen.media import png
+from tinygen.workdir.files import Folder
+
+# Protobuf makes the classes of these modules when they are imported, where no type checker sees them.
+events: Any = event_pb2
+summaries: Any = summary_pb2
+tensors: Any = tensor_pb2
+shapes: Any = tensor_shape_pb2
+types: Any = types_pb2
+
+LARGEST = 2**26  # bytes of a file, after which another one is begun: an object store's is read to append to it
+
+
+class EventFile:
+    """New events in a workdir. Events that the workdir could not take are kept, and written with the next."""
+
+    def __init__(self, workdir: Folder):
+        self.workdir = workdir
+        self.written = time.monotonic()
+        self._begin()
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        about = scalar.create_summary_metadata(display_name="", description="")
+        self._add(step, {name: (about, tensors.TensorProto(dtype=types.DT_FLOAT, float_val=[value])) for name, value in scalars.items()})
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """images: uint8 [N, H, W, C], a name."""
+        about = image.create_summary_metadata(display_name="", description="")
+        values = {}
+        for name, batch in images.items():
+            height, width = batch.shape[1:3]
+            values[name] = about, _strings([str(width).encode(), str(height).encode(), *map(png, batch)])
+        self._add(step, values)
+
+    def write_texts(self, step: int, texts: Mapping[str, Sequence[str]]) -> None:
+        """texts: shown as they are, line by line; TensorBoard takes them for Markdown."""
+        about = text.create_summary_metadata(display_name="", description="")
+        self._add(step, {name: (about, _strings([_verbatim(row).encode() for row in rows])) for name, rows in texts.items()})
+
+    def flush(self) -> None:
+        if content := self.pending.getvalue():
+            self.workdir.append(self.name, content)
+            self.pending, self.size = io.BytesIO(), self.size + len(content)
+        self.written = time.monotonic()
+        if self.size > LARGEST:
+            self._begin()
+
+    def close(self) -> None:
+        self.flush()
+
+    def _begin(self) -> None:
+        """Has the next events go to a new file. Its name cannot be guessed, so nobody can have put a link in its place."""
+        self.name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{secrets.token_hex(8)}.v2"
+        self.pending, self.size = io.BytesIO(), 0
+        self._put(events.Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def _add(self, step: int, values: Mapping[str, tuple[Any, Any]]) -> None:
+        rows = [summaries.Summary.Value(tag=name, metadata=about, tensor=tensor) for name, (about, tensor) in values.items()]
+        self._put(events.Event(wall_time=time.time(), step=step, summary=summaries.Summary(value=rows)))
+        if time.monotonic() - self.written >= self.workdir.append_interval:
+            self.flush()
+
+    def _put(self, event: Any) -> None:
+        RecordWriter(self.pending).write(event.SerializeToString())
+
+
+def _strings(values: Sequence[bytes]) -> Any:
+    shape = shapes.TensorShapeProto(dim=[shapes.TensorShapeProto.Dim(size=len(values))])
+    return tensors.TensorProto(dtype=types.DT_STRING, tensor_shape=shape, string_val=values)
+
+
+def _verbatim(text: str) -> str:
+    """A block of code in Markdown."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))

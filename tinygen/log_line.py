@@ -1,0 +1,40 @@
+"""A step in the log: the few numbers that a person reads. metrics.jsonl and TensorBoard have all of them."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+
+HELD_OUT = "eval_ema_"  # before the names of what the averaged weights score
+MEASURES = {  # what is said of held-out examples, where the objective measures it
+    "loss": "loss",
+    "velocity_loss": "velocity loss",
+    "bits_per_byte": "bits per byte",
+    "accuracy": "accuracy",
+    "psnr": "PSNR",
+}
+SPREADS = ("_stderr", "_std", "_infinity")  # ends of the names of what belongs to a score
+
+
+def log_line(step: int, steps: int, values: Mapping[str, float], speed: str, seconds_left: float | None) -> str:
+    """One line of text.
+
+    values: what the step has in metrics.jsonl
+    speed: "" where it is not known
+    seconds_left: until the last step; None where nobody knows
+
+    >>> log_line(500, 2000, {"loss": 0.18342, "lr": 1e-3, "eval_ema_loss": 0.179, "eval_loss": 0.181}, "28.1 steps/s", 53.4)
+    'step 500/2,000: loss 0.1834, held-out loss 0.179, 28.1 steps/s, 0:00:53 left'
+    """
+    parts = [f"loss {values['loss']:.4g}", *_held_out(values), *([speed] if speed else [])]
+    if seconds_left is not None and step < steps:
+        parts.append(f"{datetime.timedelta(seconds=round(seconds_left))} left")
+    return f"step {step:,}/{steps:,}: {', '.join(parts)}"
+
+
+def _held_out(values: Mapping[str, float]) -> Iterator[str]:
+    for name, what in MEASURES.items():
+        if (value := values.get(f"{HELD_OUT}{name}")) is not None:
+            yield f"held-out {what} {value:.4g}"
+    for key, value in values.items():
+        name = key.removeprefix(HELD_OUT)
+        if name != key and name not in values and name not in MEASURES and not name.endswith(SPREADS):  # no training step takes a score
+            yield f"{name} {value:.4g}"
