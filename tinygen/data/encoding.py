@@ -7,9 +7,14 @@ BOM = codecs.BOM_UTF8
 MARK = BOM.decode()  # as a character
 
 
+def is_utf16(start: bytes) -> bool:
+    """Whether a file that begins with these bytes says that it is UTF-16."""
+    return start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
 def fault(start: bytes) -> str:
-    """What bytes are that cannot be decoded as UTF-8, in a few words. start: at least the first two of their file"""
-    return "UTF-16, not UTF-8" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "not UTF-8"
+    """What a file is that cannot be decoded as UTF-8, in a few words. start: its first bytes, two or more"""
+    return "UTF-16, not UTF-8" if is_utf16(start) else "not UTF-8"
 
 
 def composed(text: str) -> str:
