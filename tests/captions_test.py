@@ -11,6 +11,7 @@ from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
+from tinygen.prompts import told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,16 @@ def source(train, validation=("held out",), fingerprint="same"):
 
 def as_bytes(*arguments, length=8, **options):
     return captioned(source(*arguments, **options), tokens="bytes", length=length, vocabulary=0)
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "bpe"])
+def test_a_caption_and_a_prompt_have_the_same_tokens_however_their_characters_are_composed(tokens):
+    made = captioned(source(["cafe\u0301", "caf\u00e9", "\ufeffcafe\u0301"]), tokens=tokens, length=8, vocabulary=300)
+    read = made.splits["train"].take(np.arange(3))["text"]
+    for prompt in ("caf\u00e9", "cafe\u0301"):
+        asked = told(made.codec, 3, prompts=[prompt]).cond["text"]
+        np.testing.assert_array_equal(read, asked)
+    assert as_bytes(["cafe\u0301"]).fingerprint == as_bytes(["caf\u00e9"]).fingerprint
 
 
 def test_a_batch_has_the_tokens_of_its_own_examples():

@@ -165,14 +165,3 @@ def test_a_full_disk_is_left_alone(settings, monkeypatch, capsys):
     compiled.keep_compiled()
     assert settings.jax_compilation_cache_dir is None
     assert "No space left" in capsys.readouterr().err
-
-
-def test_what_was_used_longest_ago_goes_first(tmp_path):
-    for age, name in enumerate(["new", "old", "older", "oldest"]):
-        (tmp_path / name).write_bytes(bytes(100))
-        os.utime(tmp_path / name, (1e9 - age, 1e9 - age - 5))
-    os.utime(tmp_path / "older", (1e9 + 1, 1e9 - 50))  # read since
-    compiled.prune(tmp_path, 250)
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "older"}
-    compiled.prune(tmp_path, 250)
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "older"}

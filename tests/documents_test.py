@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygen.data import bpe, documents
+from tinygen.data import bpe, documents, text_files
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
@@ -13,6 +13,10 @@ MARKER = "<|endoftext|>"
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 64)
+
+
+def find(path, marker, pattern="*.txt"):
+    return documents.find(str(path), marker, pattern)
 
 
 def written(path, content):
@@ -31,7 +35,7 @@ def whole(found, indices=None):
 
 def test_documents_stand_between_markers_without_white_space_at_their_ends(tmp_path):
     path = written(tmp_path / "a.txt", f"\ufeffOne.\nTwo.\n{MARKER}\n{MARKER}\r\n  naïve {MARKER} \n last\n")
-    found = documents.find(path, MARKER)
+    found = find(path, MARKER)
     assert whole(found) == ["One.\nTwo.", "naïve", "last"]
     assert whole(found, [2, 0]) == ["last", "One.\nTwo."]
     assert found.size == sum(len(text.encode()) for text in whole(found))
@@ -49,8 +53,8 @@ def test_without_a_marker_each_file_is_a_document_in_the_order_of_names(tmp_path
         "d.txt": " \n",
     }.items():
         written(tmp_path / name, content)
-    assert whole(documents.find(str(tmp_path), "")) == ["1", "2", f"3 {MARKER} 3"]
-    assert whole(documents.find(str(tmp_path), MARKER)) == ["1", "2", "3", "3"]
+    assert whole(find(tmp_path, "")) == ["1", "2", f"3 {MARKER} 3"]
+    assert whole(find(tmp_path, MARKER)) == ["1", "2", "3", "3"]
 
 
 def test_what_lies_beside_text_files_is_counted_by_kind(tmp_path):
@@ -59,19 +63,76 @@ def test_what_lies_beside_text_files_is_counted_by_kind(tmp_path):
     (tmp_path / "gone.txt").symlink_to("nowhere")
     for name in ("a.txt", "B.TXT", "c.md", "sub/d.md", "README", ".hidden", "sub/.git"):
         written(tmp_path / name, "words")
-    assert list(documents.find(str(tmp_path), "").digests) == ["B.TXT", "a.txt"]
-    said = "passed over: 2 .md, 1 without an extension, 2 hidden, 1 links to folders, 1 .txt that are not regular files"
-    assert documents.passed_over(str(tmp_path)) == [said]
-    assert documents.passed_over(str(tmp_path / "a.txt")) == documents.passed_over(str(tmp_path / "sub" / "none")) == []
-    (tmp_path / "only").mkdir()
-    written(tmp_path / "only" / "words", "no extension")
-    with pytest.raises(UserError, match=r"there is no \.txt file in this folder; passed over: 1 without an extension"):
-        documents.find(str(tmp_path / "only"), "")
+    found = find(tmp_path, "")
+    assert list(found.digests) == ["B.TXT", "a.txt"]
+    assert found.passed_over == ["passed over: 2 .md, 1 without an extension, 2 hidden, 1 links to folders, 1 that are not regular files"]
+    assert find(tmp_path / "c.md", "").passed_over == []
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A folder as programmers have it."""
+    for name in (".git/config", "src/.cache/x.py", "src/a.py", "src/B.PY", "src/deep/c.py", "README.md", "notes.txt", "Makefile"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        written(tmp_path / name, name)
+    written(tmp_path / "logo.png", b"\x89PNG\r\n\x1a\n")
+    written(tmp_path / "a.out", b"\x7fELF\0\0")
+    written(tmp_path / "long", "x" + "é" * text_files.START)  # a character lies across where it stops looking
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("*.py", ["src/B.PY", "src/a.py", "src/deep/c.py"]),
+        ("*.TXT, *.md", ["README.md", "notes.txt"]),
+        ("makefile,[ab].py", ["Makefile", "src/B.PY", "src/a.py"]),
+        ("", ["Makefile", "README.md", "long", "notes.txt", "src/B.PY", "src/a.py", "src/deep/c.py"]),
+    ],
+)
+def test_a_pattern_chooses_files_by_name_and_none_all_that_are_text_but_never_hidden_ones(mixed, pattern, files):
+    assert list(find(mixed, "", pattern).digests) == files
+
+
+def test_without_a_pattern_files_that_are_not_text_are_counted_and_with_one_refused(mixed):
+    assert find(mixed, "", "").passed_over == ["passed over: 2 hidden, 2 that are not UTF-8 text ('a.out', 'logo.png')"]
+    with pytest.raises(UserError, match=r"logo.png: byte 0 is no UTF-8"):
+        whole(find(mixed, "", "*.png"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("*.rst", "no file in this folder matches config.data.pattern=*.rst; passed over: 3 .py, 2 without an extension, 1 "),
+        ("src/*.py", "config.data.pattern=src/*.py is of names, as *.py, at any depth: give the folder as config.data.path"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_refused_with_the_endings_that_are_there(mixed, pattern, said):
+    with pytest.raises(UserError) as refused:
+        find(mixed, "", pattern)
+    assert said in str(refused.value)
+
+
+def test_a_folder_without_text_is_refused(tmp_path):
+    written(tmp_path / "a.out", b"\0")
+    with pytest.raises(UserError, match=r"no file in this folder is text in UTF-8; passed over: 1 that are not UTF-8 text \('a.out'\)"):
+        find(tmp_path, "", "")
+
+
+def test_a_file_is_read_whatever_its_name(mixed):
+    assert whole(find(mixed / "src" / "a.py", "")) == ["src/a.py"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_document_and_utf_16_is_refused(tmp_path):
+    assert whole(find(written(tmp_path / "a.txt", "\ufeffone"), "")) == ["one"]
+    (tmp_path / "b.txt").write_text("two", "utf-16")
+    with pytest.raises(UserError, match=r"b.txt is UTF-16, not UTF-8: save it as UTF-8$"):
+        find(tmp_path, "")
 
 
 def test_the_content_is_that_of_the_files_not_their_names(tmp_path):
     one, same, other = (written(tmp_path / f"{name}.txt", text) for name, text in {"1": "a b", "2": "a b", "3": "a c"}.items())
-    assert documents.find(one, "").content == documents.find(same, "").content != documents.find(other, "").content
+    assert find(one, "").content == find(same, "").content != find(other, "").content
 
 
 WORDS = "Once upon a time, it's said:\n\n  there was  \n a ünïcödé   thing; 12 345\t— and…\n" * 20
@@ -81,7 +142,7 @@ WORDS = "Once upon a time, it's said:\n\n  there was  \n a ünïcödé   thing; 
 def test_what_is_read_in_pieces_is_what_was_written(text, tmp_path, small):
     content = f"x{text}x"
     path = written(tmp_path / "a.txt", f"{content}{MARKER}{content}")
-    found = documents.find(path, MARKER)
+    found = find(path, MARKER)
     assert whole(found) == [content, content]
     pieces = list(found.pieces([0]))
     assert [begins for _, begins in pieces] == [True] + [False] * (len(pieces) - 1)
@@ -111,7 +172,7 @@ def test_where_pieces_meet_does_not_change_a_bpes_tokens(small):
 def test_a_file_that_is_no_text_is_named_with_the_byte(content, said, tmp_path, small):
     path = written(tmp_path / "a.bin", content)
     with pytest.raises(UserError, match=rf"a.bin: {said}"):
-        whole(documents.find(path, MARKER))
+        whole(find(path, MARKER))
 
 
 @pytest.mark.parametrize(
@@ -120,15 +181,19 @@ def test_a_file_that_is_no_text_is_named_with_the_byte(content, said, tmp_path, 
 def test_a_file_without_documents_is_refused(content, said, tmp_path):
     path = written(tmp_path / "a.txt", content)
     with pytest.raises(UserError) as refused:
-        documents.find(path, MARKER)
+        find(path, MARKER)
     assert str(refused.value).startswith(f"config.data.path={path}: there is no document, ")
     assert said in str(refused.value)
 
 
 def test_a_path_that_leads_to_no_text_is_refused(tmp_path):
-    for path, said in {"": "is empty: give a text file", str(tmp_path / "no"): "no such file", str(tmp_path): "no .txt file"}.items():
+    for path, said in {
+        "": "is empty: give a text file",
+        str(tmp_path / "no"): "no such file",
+        str(tmp_path): r"no file in this folder matches config.data.pattern=\*.txt",
+    }.items():
         with pytest.raises(UserError, match=said):
-            documents.find(path, MARKER)
+            find(path, MARKER)
 
 
 @pytest.mark.parametrize(
@@ -140,21 +205,21 @@ def test_a_path_that_leads_to_no_text_is_refused(tmp_path):
     ],
 )
 def test_of_a_lone_document_the_last_part_can_be_held_out_from_a_line_or_a_word_on(text, last, tmp_path):
-    halves = documents.find(written(tmp_path / "a.txt", text), "").halved(0.25)
+    halves = find(written(tmp_path / "a.txt", text), "").halved(0.25)
     first, second = whole(halves)
     assert second == last
     assert first == text[: -len(last)].rstrip()
 
 
 def test_a_lone_line_is_not_cut_in_half_for_a_twentieth(tmp_path):
-    halves = documents.find(written(tmp_path / "a.txt", "x" * 500 + "\n" + "y" * 500), "").halved(0.05)
+    halves = find(written(tmp_path / "a.txt", "x" * 500 + "\n" + "y" * 500), "").halved(0.05)
     assert whole(halves) == ["x" * 500 + "\n" + "y" * 450, "y" * 50]
 
 
 @pytest.mark.parametrize("now", ["shorter", "something else that is longer than it was"])
 def test_a_file_that_changes_while_it_is_read_is_refused(now, tmp_path, small):
     path = tmp_path / "a.txt"
-    found = documents.find(written(path, "one two three " * 9), "")
+    found = find(written(path, "one two three " * 9), "")
     pieces = found.pieces([0])
     next(pieces)
     path.write_text(now)
@@ -167,9 +232,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(now, tmp_path, small):
 @pytest.mark.parametrize(("marker", "said"), [("\udcff", "is no text"), ("é" * 200, "has 400 bytes: 256 are the most")])
 def test_a_marker_that_can_be_none_is_refused(marker, said, tmp_path):
     with pytest.raises(UserError, match=f"config.data.marker.* {said}"):
-        documents.find(written(tmp_path / "a.txt", "one"), marker)
+        find(written(tmp_path / "a.txt", "one"), marker)
 
 
 def test_a_document_of_one_letter_is_too_short_for_two_parts(tmp_path):
     with pytest.raises(UserError, match=r"a.txt: its only document, of 1 bytes, is too short"):
-        documents.find(written(tmp_path / "a.txt", "x"), "").halved(0.1)
+        find(written(tmp_path / "a.txt", "x"), "").halved(0.1)

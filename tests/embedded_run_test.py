@@ -140,7 +140,7 @@ def test_an_encoder_for_a_model_without_one_is_refused(finished):
 
 def test_what_samples_are_told_is_what_the_captions_were_stored_as(draw, run):
     codec = checkpoint.find(run.workdir).codec
-    given = told_by(codec, 5, prompts=["red", "a house"], negative="blue", guidance=2.0)
+    given = told_by(codec, 5, prompts=["\ufeffred", "a house"], negative="blue", guidance=2.0)  # as it was copied from a file
     stored = build.data_source(run.config).splits["train"].take(np.array([0, 2, 0, 2, 0]))  # "red", "a house"
     np.testing.assert_array_equal(given.cond["embed"][np.arange(5)], stored["embed"])
     np.testing.assert_array_equal(given.cond["embed_mask"], stored["embed_mask"])

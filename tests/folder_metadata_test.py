@@ -1,6 +1,8 @@
+import dataclasses
 import errno
 import json
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -216,6 +218,36 @@ def test_every_count_of_captions_is_of_images_that_are_used_and_captions_that_ar
     assert sum("'3.txt'" in line for line in made.summary) == 1
     assert not any("'bad.txt'" in line for line in made.summary)
     assert "passed over: 2 without an extension, 1 .txt beside no image" in made.summary
+
+
+def test_a_byte_order_mark_is_no_part_of_what_is_written_about_an_image(ten):
+    """At the start of a file, and of a value that was copied from one."""
+    (ten / "0.txt").write_bytes("\ufeff zero".encode())
+    (ten / "1.caption").write_bytes("\ufeffone".encode())
+    entries = [dict(file_name="2.png", text="two"), dict(file_name="3.png", text="\ufeff three")]
+    (ten / "metadata.jsonl").write_bytes(("\ufeff" + "\n".join(map(json.dumps, entries))).encode())
+    tabulate(ten, '\ufeff"file_name",text\n4.png,four\n5.png,\ufefffive\n')
+    said = captions(source(ten))
+    assert [said[f"{number}.png"] for number in range(6)] == ["zero", "one", "two", "three", "four", "five"]
+
+
+def test_what_is_written_in_utf_16_is_named_so(ten):
+    (ten / "1.txt").write_text("one", "utf-16")
+    assert "1 caption file cannot be read: '1.txt' (UTF-16, not UTF-8 text)" in source(ten).summary
+    (ten / "metadata.jsonl").write_text('{"file_name": "2.png", "text": "two"}', "utf-16")
+    with pytest.raises(UserError, match=r"metadata\.jsonl', line 1: not JSON \(line 1 is UTF-16, not UTF-8\)"):
+        source(ten)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_labels_that_differ_only_in_how_characters_are_composed_are_one(ten, form):
+    kinds = [unicodedata.normalize("NFD" if number % 2 else "NFC", "caf\u00e9") if number < 6 else "tea" for number in range(10)]
+    describe(ten, *(dict(file_name=f"{number}.png", kind=kind) for number, kind in enumerate(kinds)))
+    codec = source(ten, label="kind").codec
+    assert codec.labels == ("caf\u00e9", "tea")
+    assert codec.label(unicodedata.normalize(form, "caf\u00e9")) == 0
+    stored = dataclasses.replace(codec, labels=(unicodedata.normalize("NFD", "caf\u00e9"), "tea"))  # by earlier versions
+    assert stored.label(unicodedata.normalize(form, "caf\u00e9")) == 0
 
 
 def test_where_no_image_has_a_caption_the_refusal_says_what_became_of_those_that_are_written(ten):

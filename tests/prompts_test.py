@@ -98,7 +98,7 @@ def test_guidance_leads_away_from_a_negative_prompt(draw):
     [
         (["--prompt="], "the prompt '' is empty: say what to draw"),
         (["--prompt=a red square and many more words than it reads"], "tokens, and this model reads 6: shorten it"),
-        (["--prompts=nowhere.txt"], "--prompts=nowhere.txt cannot be read as text"),
+        (["--prompts=nowhere.txt"], "--prompts=nowhere.txt cannot be read: No such file"),
         (["--prompt=a", "--prompts=nowhere.txt"], "not both"),
         (["--prompt=a", "--negative=b", "--guidance=1"], "--guidance=1 is off"),
         (["--labels=red"], "without labels"),
@@ -111,6 +111,12 @@ def test_a_prompt_that_cannot_be_drawn_is_refused(run, tmp_path, capsys, flags, 
     assert said in error
     assert len(error.splitlines()) <= 2
     assert not (tmp_path / "none").exists()
+
+
+def test_a_file_of_prompts_in_utf_16_is_refused_in_a_line(run, tmp_path, capsys):
+    (tmp_path / "wide.txt").write_text("a red square", "utf-16")
+    assert cli.main(["sample", f"--ckpt={run.workdir}", f"--prompts={tmp_path / 'wide.txt'}"]) == 2
+    assert capsys.readouterr().err.strip().endswith("wide.txt is UTF-16, not UTF-8: save it as UTF-8")
 
 
 def test_a_file_of_no_prompts_is_refused(run, tmp_path, capsys):

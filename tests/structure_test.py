@@ -38,7 +38,7 @@ LEVELS = [
     {"optim", "arrays", "hlo", "seals", "guard", "text_encoder", "metrics"},
     {"models", "objectives", "data", "sharding", "scores"},
     {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir", "npy"},
-    {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults", "log_line"},
+    {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults", "log_line", "cache"},
     {"errors"},
     {"terminal"},
 ]

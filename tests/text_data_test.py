@@ -126,6 +126,8 @@ def test_the_fingerprint_is_that_of_content_vocabulary_and_splits(stories, tmp_p
     moved = tmp_path / "moved.txt"
     moved.write_bytes(stories.read_bytes())
     assert source(stories).fingerprint == source(moved).fingerprint
+    moved.unlink()
+    assert source(stories).fingerprint == source(tmp_path, pattern="*.md, stories*").fingerprint
     others = [
         dict(tokenizer="bpe", vocabulary=300),
         dict(tokenizer="bpe", vocabulary=301),
@@ -218,7 +220,7 @@ def test_how_text_is_read_may_not_change_in_a_runs_workdir(keys, tmp_path):
     workdir = epath.Path(tmp_path)
     rundir.claim(workdir, config("a.txt"))
     (workdir / "metrics.jsonl").write_text('{"step": 1}\n')
-    rundir.claim(workdir, config("b.txt", files="elsewhere"))
+    rundir.claim(workdir, config("b.txt", files="elsewhere", pattern="*.md"))
     [(key, value)] = keys.items()
     with pytest.raises(UserError, match=rf"data.{key}: .* -> {value}"):
         rundir.claim(workdir, config("a.txt", **keys))

@@ -1,12 +1,15 @@
 """Tokens on the disk: made once, whole or not there, and made again where they are not what was written."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from tinygen import cache
 from tinygen.data import tokens
 from tinygen.data.documents import Texts
+from tinygen.data.packing import windows
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
@@ -22,7 +25,7 @@ def home(tmp_path, monkeypatch):
 
 
 def files(home):
-    return [path for path in sorted(home.iterdir()) if path.suffix != ".lock"]
+    return sorted(home.iterdir())
 
 
 def stored(documents=TEXTS, vocabulary=BYTES, **facts):
@@ -38,7 +41,8 @@ class Gone(Texts):
 
 def check(stream, vocabulary=BYTES):
     rows = [[vocabulary.end, *vocabulary.encode(text)] for text in TEXTS.texts]
-    np.testing.assert_array_equal(stream.tokens, [*np.concatenate(rows), vocabulary.end])
+    [whole] = windows(stream, stream.predicted, vocabulary.end, pack=True).take(np.arange(1))["target"]
+    np.testing.assert_array_equal([vocabulary.end, *whole], [*np.concatenate(rows), vocabulary.end])
     np.testing.assert_array_equal(stream.starts, np.cumsum([0, *map(len, rows)])[:-1])
     assert stream.bytes == sum(len(text.encode()) for text in TEXTS.texts)
 
@@ -65,7 +69,8 @@ def test_other_content_and_another_vocabulary_have_files_of_their_own(home):
 
 
 def test_the_smallest_type_that_holds_all_tokens_is_written():
-    assert stored().tokens.dtype == np.uint16  # 257 tokens
+    assert stored().tokens.dtype == np.uint8  # 257 tokens, of which one byte's is in no text
+    assert stored(vocabulary=Vocabulary(kind="characters")).tokens.dtype == np.uint16  # 257
     many = Vocabulary(kind="characters", characters="".join(map(chr, range(0x20000, 0x20000 + 65_300))))
     assert stored(vocabulary=many).tokens.dtype == np.uint32
     assert tokens._dtype(Vocabulary(kind="characters", characters=many.characters[: 2**16 - 257])) == np.uint16
@@ -115,11 +120,12 @@ def test_what_is_interrupted_leaves_nothing_and_what_was_killed_is_cleared_away(
     with pytest.raises(KeyboardInterrupt):
         stored(Breaking(TEXTS.texts))
     assert files(home) == []
-    [lock] = home.iterdir()
-    left = home / f"{lock.stem}.x1.new"
-    left.write_bytes(b"half")
+    stored()
+    [path] = files(home)
+    path.rename(left := home / f"{path.name}.x1.new")
     check(stored())
-    assert files(home) == [home / lock.stem]
+    assert files(home) == [path]
+    assert not left.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_cure(tmp_path, monkeypatch):
@@ -143,6 +149,35 @@ def test_of_several_at_once_one_tokenises_and_all_read_the_same(home):
 
 
 def test_where_there_are_no_locks_the_tokens_are_whole_all_the_same(home, monkeypatch):
-    monkeypatch.setattr(tokens.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError("no locks")))
+    monkeypatch.setattr(cache.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError("no locks")))
     check(stored())
     assert len(files(home)) == 1
+
+
+def test_tokens_beyond_the_limit_are_deleted_unless_they_are_read_and_it_is_said(home, monkeypatch, caplog):
+    monkeypatch.setattr(tokens, "KEPT", 1)
+    with caplog.at_level("INFO"):
+        first = stored()
+        second = stored(content="xyz")
+    assert len(files(home)) == 2  # both are mapped
+    assert "keeps at most" not in caplog.text
+    del second
+    with caplog.at_level("INFO"):
+        third = stored(content="third")
+    assert len(files(home)) == 2
+    assert "deleted the least recently used 1 file of tokens" in caplog.text
+    check(first)
+    check(third)
+    check(stored(Gone(TEXTS.texts)))  # the first is still there
+
+
+def test_tokens_that_are_read_count_as_used(home, monkeypatch):
+    for content in "ab":
+        stored(content=content)
+    for path in files(home):
+        os.utime(path, (1e9, 1e9))
+    stored(content="a")
+    monkeypatch.setattr(tokens, "KEPT", 2 * files(home)[0].stat().st_size)
+    stored(content="c")
+    stored(Gone(TEXTS.texts), content="a")
+    assert len(files(home)) == 2

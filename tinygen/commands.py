@@ -6,13 +6,16 @@ Flags stop here: below, commands are functions of plain arguments. Nothing heavy
 import contextlib
 import dataclasses
 import importlib
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags, logging
 
 from tinygen import options, places
+from tinygen.data import encoding
 from tinygen.errors import UserError
 
 
@@ -78,10 +81,12 @@ def _prompts(values: flags.FlagValues) -> list[str]:
     if values.prompt:
         raise UserError("give --prompt or --prompts, a file of them; not both")
     try:
-        with open(values.prompts, encoding="utf-8-sig") as stream:
-            prompts = [line.strip() for line in stream if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--prompts={values.prompts} cannot be read as text ({error})") from error
+        content = Path(values.prompts).read_bytes()
+        prompts = [line.strip() for line in io.StringIO(content.decode("utf-8-sig"), newline=None) if line.strip()]
+    except OSError as error:
+        raise UserError(f"--prompts={values.prompts} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"--prompts={values.prompts} is {encoding.fault(content)}: save it as UTF-8") from error
     if not prompts:
         raise UserError(f"--prompts={values.prompts} holds no prompt: write one a line")
     return prompts

@@ -1,6 +1,5 @@
 """The folder where compiled programs stay for the next process."""
 
-import contextlib
 import errno
 import functools
 import glob
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tinygen.cache import prune
 from tinygen.terminal import say
 
 COMPILED = 2 * 2**30  # bytes of compiled programs that are kept, at most; a program has 0.1 to 10 MB
@@ -33,7 +33,7 @@ def keep_compiled() -> None:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygen" / "compilation"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that will be run
-        prune(folder, COMPILED)
+        prune(folder, COMPILED)  # JAX's own limit needs another package and locks the folder at every look into it
         tempfile.TemporaryFile(dir=folder).close()
         if shutil.disk_usage(folder).free < ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -57,22 +57,3 @@ def forget_torn(folder: Path, show: Callable[..., None], message: Warning | str,
         return
     for path in folder.glob(f"{glob.escape(found[1])}-*"):
         path.unlink(missing_ok=True)
-
-
-def prune(folder: Path, limit: int) -> None:
-    """Deletes files of a folder until at most `limit` bytes are left: those first that were read or written longest ago.
-
-    JAX has a limit of its own, but it needs another package and locks the folder at every look into it.
-    """
-    found = []
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # another process prunes as well
-            stat = path.stat()
-            found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
-    excess = sum(size for _, size, _ in found) - limit
-    for _, size, path in sorted(found):
-        if excess <= 0:
-            break
-        with contextlib.suppress(OSError):
-            path.unlink()
-            excess -= size

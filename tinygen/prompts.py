@@ -9,6 +9,7 @@ import numpy as np
 from tinygen import processes, text_encoder
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.embeddings import Embedded, Rows
+from tinygen.data.tokenizers import normal
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
@@ -85,7 +86,8 @@ def _reader(text: Embedded, encoder: str | None) -> Callable[[Sequence[str], np.
         )
 
     def read(prompts: Sequence[str], index: np.ndarray) -> dict[str, Any]:
-        blocks = [found.prompts(prompts[first : first + BLOCK], text.length) for first in range(0, len(prompts), BLOCK)]
+        words = list(map(normal, prompts))  # as the captions were
+        blocks = [found.prompts(words[first : first + BLOCK], text.length) for first in range(0, len(words), BLOCK)]
         halves = np.concatenate([embed.astype(np.float16) for embed, _ in blocks])  # as the captions were stored
         there = np.concatenate([mask for _, mask in blocks])
         return {"embed": Rows(functools.partial(_whole, halves), index), "embed_mask": there[index]}

@@ -6,13 +6,14 @@ a network or TensorFlow.
 
 import contextlib
 import dataclasses
-import fcntl
+import functools
 import io
 import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorflow_datasets.core.utils import tqdm_utils
 
+from tinygen.cache import alone
 from tinygen.data import avatars
 from tinygen.data.avatar_styles import STYLES
 from tinygen.errors import UserError
@@ -169,12 +171,8 @@ def _alone(folder: epath.Path) -> Iterator[None]:
     if "://" in str(folder):
         yield
         return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logging.info("%s: another process is drawing there; waiting for it", folder)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    waiting = functools.partial(logging.info, "%s: another process is drawing there; waiting for it", folder)
+    with alone(Path(folder) / ".lock", waiting):
         yield
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinygen.data.embeddings import Embedded
+from tinygen.data.encoding import composed
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.data.vocabulary import Vocabulary
@@ -139,9 +140,12 @@ class Codec:
         return [words[index % len(words)] for index in range(num)] if words and self.text else []
 
     def label(self, name: str) -> int:
-        """The index of a label given as a name or a number."""
+        """The index of a label given as a name or a number. How the characters of a name are composed does not matter."""
         if name in self.labels:
             return self.labels.index(name)
+        known = [composed(each) for each in self.labels]
+        if composed(name) in known:
+            return known.index(composed(name))
         if re.fullmatch("-?[0-9]+", name):
             if 0 <= int(name) < len(self.labels):
                 return int(name)

@@ -12,20 +12,18 @@ import mmap
 import os
 import re
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from tinygen.data import naming
+from tinygen.data import encoding, text_files
 from tinygen.errors import UserError
 
 PIECE = 2**20  # bytes or characters of a document that are read at once
 WHITE = " \t\n\v\f\r"
 BLANK = frozenset(WHITE.encode())
-BOM = codecs.BOM_UTF8
 LONGEST_MARKER = 256  # bytes
 
 
@@ -71,6 +69,7 @@ class FileDocuments:
     spans: int64 [N, 3]: file, first byte, the byte after the last
     content: SHA-256 of what all files hold, in their order
     digests: {file below the folder, or the file's name: digest of what it holds}
+    passed_over: what else lies in the folder, in a line; none where there is nothing else
     """
 
     paths: Sequence[Path]
@@ -78,6 +77,7 @@ class FileDocuments:
     spans: np.ndarray
     content: str
     digests: Mapping[str, str]
+    passed_over: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -130,14 +130,15 @@ class FileDocuments:
         return dataclasses.replace(self, spans=np.asarray(spans, np.int64))
 
 
-def find(path: str, marker: str) -> FileDocuments:
-    """The documents of a file, or of a folder's .txt files in the order of their names.
+def find(path: str, marker: str, pattern: str) -> FileDocuments:
+    """The documents of a file, or of a folder's files in the order of their names.
 
     marker: what stands between two documents; "" = each file is one
+    pattern: of the files' names, as `text_files.listed` takes it
     Raises UserError where there is no such path, no such file or no document.
     """
+    paths, others = text_files.listed(path, pattern)
     root = Path(os.path.expanduser(path))
-    paths = _files(root, path)
     try:
         separator = marker.encode()
     except UnicodeEncodeError as error:
@@ -155,6 +156,8 @@ def find(path: str, marker: str) -> FileDocuments:
         digest.update(content.digest())
         digests[each.name if each == root else each.relative_to(root).as_posix()] = content.hexdigest()[:16]
         data = _mapped(each)
+        if encoding.is_utf16(data[:2]):
+            raise UserError(f"{each} is {encoding.fault(data[:2])}: save it as UTF-8")
         for start, stop in _spans(data, separator):
             spans.extend((number, start, stop))
     if not spans:
@@ -167,31 +170,7 @@ def find(path: str, marker: str) -> FileDocuments:
             else "it is empty"
         )
         raise UserError(f"config.data.path={path}: there is no document, {why}")
-    return FileDocuments(paths, marks, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest(), digests)
-
-
-def passed_over(path: str) -> list[str]:
-    """What else lies in a folder of text files, in a line; nothing where it is a file."""
-    root = Path(os.path.expanduser(path))
-    if not root.is_dir():
-        return []
-    kinds: Counter[str] = Counter()
-    others: Counter[str] = Counter()
-
-    def unlisted(error: OSError) -> None:
-        others["that cannot be listed"] += 1
-
-    for folder, folders, files in os.walk(root, onerror=unlisted):
-        others["hidden"] += sum(name.startswith(".") for name in (*folders, *files))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        others["links to folders"] += sum(os.path.islink(os.path.join(folder, name)) for name in folders)
-        for name in files:
-            extension = os.path.splitext(name)[1][1:].lower()
-            if not name.startswith(".") and extension != "txt":
-                kinds[extension] += 1
-            elif not name.startswith("."):
-                others[".txt that are not regular files"] += not os.path.isfile(os.path.join(folder, name))
-    return naming.passed_over(kinds, others)
+    return FileDocuments(paths, marks, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest(), digests, others)
 
 
 def cut(text: str) -> Iterator[tuple[str, bool]]:
@@ -212,21 +191,6 @@ def seam(text: str) -> int:
     low = len(text) // 2
     word = text[: max(text.rfind(" ", low), text.rfind("\n", low), 0)].rstrip(WHITE)
     return len(word) if len(word) > low and not word[-1].isspace() else len(text)
-
-
-def _files(root: Path, path: str) -> list[Path]:
-    if not path:
-        raise UserError("config.data.path is empty: give a text file, or a folder of .txt files")
-    if root.is_dir():
-        below = [each for each in root.rglob("*.[tT][xX][tT]") if each.is_file()]
-        shown = [each for each in below if not any(part.startswith(".") for part in each.relative_to(root).parts)]
-        if not shown:
-            others = "; ".join(["", *passed_over(path)])
-            raise UserError(f"config.data.path={path}: there is no .txt file in this folder{others}")
-        return sorted(shown)
-    if not root.is_file():
-        raise UserError(f"config.data.path={path}: there is no such file or folder")
-    return [root]
 
 
 def _pieces(file: BinaryIO, start: int, stop: int, path: Path) -> Iterator[tuple[str, bool]]:
@@ -260,7 +224,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 def _spans(data: mmap.mmap | bytes, marker: bytes) -> Iterator[tuple[int, int]]:
     """(start, stop) of each document that is more than white space."""
-    start = len(BOM) if data[: len(BOM)] == BOM else 0
+    start = len(encoding.BOM) if data[: len(encoding.BOM)] == encoding.BOM else 0
     ends = ((found.start(), found.end()) for found in re.finditer(re.escape(marker), data)) if marker else iter(())
     for stop, following in itertools.chain(ends, [(len(data), len(data))]):
         first, last = _stripped(data, start, stop)

@@ -19,6 +19,7 @@ from tinygen.data import folder_captions, folder_index, naming, pixels
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents, short
+from tinygen.data.encoding import composed
 from tinygen.data.folder_captions import Captions, read_captions
 from tinygen.data.folder_index import Index, Picture
 from tinygen.data.folder_metadata import Metadata, read_metadata
@@ -171,12 +172,15 @@ def _divided(
 
 
 def _labels(root: str, label: str, used: Sequence[Picture], depth: int, metadata: Metadata) -> Mapping[str, str]:
-    """{image: label}; empty without labels. Raises UserError where labels were asked for that some images lack."""
+    """{image: label}; empty without labels. Labels that differ only in how characters are composed are one.
+
+    Raises UserError where labels were asked for that some images lack.
+    """
     if label == "":
         return {}
     if label in ("auto", "folder"):
         parts = {each.name: each.name.split("/")[depth:] for each in used}
-        labels = {name: folders[0] for name, folders in parts.items() if len(folders) > 1}
+        labels = {name: composed(folders[0]) for name, folders in parts.items() if len(folders) > 1}
         if len(labels) == len(used) and len(set(labels.values())) > 1:
             return labels
         if label == "auto":
@@ -193,7 +197,7 @@ def _labels(root: str, label: str, used: Sequence[Picture], depth: int, metadata
         raise UserError(
             f"config.data.label={label!r}: {len(lacking):,} of {len(used):,} images {where}, for example {lacking[0]!r}{strays}"
         )
-    return {each.name: labels[each.name] for each in used}
+    return {each.name: composed(labels[each.name]) for each in used}
 
 
 def _natural(name: str) -> tuple[int, str]:

@@ -7,7 +7,6 @@ start.
 import dataclasses
 import os
 import posixpath
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rich.console import Console
 from rich.progress import track
 
-from tinygen.data import naming
+from tinygen.data import encoding, naming
 from tinygen.data.captions import counted
 
 KINDS = ("txt", "TXT", "caption", "CAPTION")  # capitals as cameras write
@@ -109,15 +108,16 @@ def _read(root: str, files: Mapping[str, int]) -> dict[str, tuple[str, str]]:
 
 
 def _text(path: str, size: int) -> tuple[str, str]:
-    if size > len(BOM_UTF8) + 4 * LONGEST:  # a character has four bytes at most
+    if size > len(encoding.BOM) + 4 * LONGEST:  # a character has four bytes at most
         return "", f"more than {LONGEST:,} characters"
     try:
         with open(path, "rb", buffering=0) as stream:
-            text = stream.readall().decode("utf-8-sig")
+            content = stream.readall()
+        text = content.decode("utf-8-sig")
     except OSError as error:
         return "", (error.strerror or str(error)).lower()
     except ValueError:
-        return "", "not UTF-8 text"
+        return "", f"{encoding.fault(content)} text"
     if len(text) > LONGEST:
         return "", f"more than {LONGEST:,} characters"
     return ("", "not UTF-8 text: it holds a zero byte") if "\0" in text else (text.strip(), "")

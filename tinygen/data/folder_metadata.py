@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tinygen.data import naming
+from tinygen.data import encoding, naming
 from tinygen.data.codec import LONGEST_LABEL
 from tinygen.errors import UserError
 
@@ -125,7 +125,7 @@ class _Lines:
         try:
             text = line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UserError(f"{self.where}: not {kind} (line {self.number} is not UTF-8)") from error
+            raise UserError(f"{self.where}: not {kind} (line {self.number} is {encoding.fault(line)})") from error
         if "\0" in text:
             raise UserError(f"{self.where}: not {kind} (line {self.number} holds a zero byte)")
         return text
@@ -149,7 +149,12 @@ def _object(where: str, line: str) -> dict[str, Any]:
     for key in WORDS:
         if not isinstance(entry.get(key), str | None):
             raise UserError(f'{where}: "{key}" is not a string')
-    return {key: value for key, value in entry.items() if value is not None}
+    return {key: _plain(value) for key, value in entry.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A value without the byte order mark of a file that it may have been copied from."""
+    return value.removeprefix(encoding.MARK) if isinstance(value, str) else value
 
 
 def _rows(lines: _Lines) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -160,7 +165,7 @@ def _rows(lines: _Lines) -> Iterator[tuple[str, dict[str, Any]]]:
         elif len(cells) != len(columns):
             raise UserError(f"{where}: {len(cells):,} cells, where the first row names {naming.plural(len(columns), 'column')}")
         else:
-            entry = {column: cell for column, cell in zip(columns, cells, strict=True) if cell}
+            entry = {column: _plain(cell) for column, cell in zip(columns, cells, strict=True) if cell}
             if "file_name" not in entry:
                 raise UserError(f"{where}: no file_name")
             yield where, entry

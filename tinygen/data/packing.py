@@ -13,6 +13,7 @@ from tinygen.data.codec import Batch
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
+NO_BYTE = 0xFF  # of UTF-8
 ENDED = "⟨end⟩"  # in texts that are shown
 
 
@@ -20,7 +21,8 @@ ENDED = "⟨end⟩"  # in texts that are shown
 class Stream:
     """Documents as tokens, one after the other.
 
-    tokens: integers [S], from the first E to the one that ends the last document; on the disk
+    tokens: integers [S], from the first E to the one that ends the last document; on the disk. Where they are uint8 the other tokens
+        are bytes, and E is written as NO_BYTE
     starts: int64 [N], where each document's E stands
     bytes: of UTF-8, of all documents
     fallback: how many of them a vocabulary of characters writes one by one, since it has no such character
@@ -66,6 +68,8 @@ class Windows:
         steps = np.arange(self.length + 1)
         places = np.minimum(begins[:, None] + steps, self.stream.predicted)
         rows = self.stream.tokens[places].astype(np.int32)
+        if self.stream.tokens.dtype == np.uint8:
+            rows[rows == NO_BYTE] = self.end
         there = steps[:-1] < counts[:, None]
         tokens, target = (np.where(there, part, self.end).astype(np.int32) for part in (rows[:, :-1], rows[:, 1:]))
         ends = np.cumsum(tokens == self.end, axis=1)

@@ -39,7 +39,7 @@ def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pac
 
 
 def text(
-    *, path: str, marker: str, validation: float,
+    *, path: str, pattern: str, marker: str, validation: float,
     tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
 ) -> DataSource:  # fmt: skip
     """Plain files, UTF-8. Documents are held out all over them; of a lone one the last part is.
@@ -52,7 +52,7 @@ def text(
     check_reading(tokenizer, vocabulary, length)
     if not 0 <= validation < 1:
         raise UserError(f"config.data.validation={validation} must lie in [0, 1): the share of the documents to hold out")
-    found = documents.find(path, marker)
+    found = documents.find(path, marker, pattern)
     total = len(found)
     if total == 1:
         found = found.halved(validation)
@@ -63,7 +63,7 @@ def text(
         said = f"{total:,} documents, of which {len(held_out):,} are held out, from all over"
     splits = {"train": found.some(np.delete(np.arange(len(found)), held_out)), "validation": found.some(held_out)}
     facts = {"content": found.content, "marker": marker, "validation": validation}
-    about = [f"{naming.plural(len(found.paths), 'file')}, {found.size:,} bytes: {said}", *documents.passed_over(path)]
+    about = [f"{naming.plural(len(found.paths), 'file')}, {found.size:,} bytes: {said}", *found.passed_over]
     return source(
         splits, facts, about, path, contents=Contents(files=found.digests),
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data import bpe
+from tinygen.data import bpe, encoding
 from tinygen.data.bpe import BYTES, MOST_MERGES, Merges
 from tinygen.errors import UserError
 
@@ -86,8 +86,11 @@ class Text:
 
 
 def normal(words: str) -> str:
-    """Without line breaks, double spaces and spaces at the ends; half a character, which JSON can hold, becomes a question mark."""
-    return " ".join(words.encode("utf-8", "replace").decode().split())
+    """A caption or a prompt as it is read: composed, without byte order marks, line breaks, double spaces and spaces at its ends.
+
+    Half a character, which JSON can hold, becomes a question mark.
+    """
+    return " ".join(encoding.composed(words.encode("utf-8", "replace").decode()).replace(encoding.MARK, "").split())
 
 
 def trained_merges(captions: Iterable[str], vocabulary: int) -> Merges:

@@ -1,11 +1,12 @@
 """Documents as tokens, on the disk: made once and kept in the user's cache, under a name that is a function of all that they depend on.
 
 A file is a head of JSON, the tokens [S], then where each document starts, int64 [N]. It is written beside its place and then moved there:
-it is whole or not there. What is not what its head promises is made again.
+it is whole or not there. What is not what its head promises is made again. When one is made, those that no process reads are deleted, the
+least recently used first, until at most KEPT bytes are left.
 """
 
 import contextlib
-import fcntl
+import functools
 import hashlib
 import io
 import json
@@ -21,12 +22,15 @@ from absl import logging
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tinygen.cache import alone, hold, prune
+from tinygen.data import naming
 from tinygen.data.documents import Documents
-from tinygen.data.packing import Stream
+from tinygen.data.packing import NO_BYTE, Stream
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
-RULES = 1  # how documents become tokens here, and lie on the disk: another number where that has changed
+RULES = 2  # how documents become tokens here, and lie on the disk: another number where that has changed
+KEPT = 4 * 2**30  # bytes of tokens that are kept, at most; TinyStories, 1.9 GB of text, takes about 1 GB as GPT-2's, 1.9 GB as bytes
 HEAD = 4096  # bytes
 TOGETHER = 2**22  # characters that are tokenised at once
 MANY = 2**24  # bytes of documents from which on the log says that they are tokenised
@@ -48,13 +52,17 @@ def stored(documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any
         return found
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(path) as alone:
+        waiting = functools.partial(logging.info, "Another process is tokenising %s; waiting for it", what)
+        with alone(path.with_name(f"{key}.lock"), waiting) as locked:
             if (found := _read(path, facts, vocabulary)) is None:  # unless another has made them meanwhile
-                if alone:
+                if locked:
                     for left in home.glob(f"{key}.*.new"):  # by a process that was killed
                         left.unlink(missing_ok=True)
-                _make(path, documents, vocabulary, facts, what)
-                found = _read(path, facts, vocabulary)
+                found = _make(path, documents, vocabulary, facts, what)
+                num, size = prune(home, KEPT)
+                if num:
+                    said = f"{naming.plural(num, 'file')} of tokens, {size / 1e6:,.0f} MB"
+                    logging.info("%s keeps at most %d GiB: deleted the least recently used %s", home, KEPT >> 30, said)
     except OSError as error:
         cure = "make room, or name another folder in XDG_CACHE_HOME"
         raise UserError(f"the tokens of {what} cannot be kept in {home} ({error.strerror}): {cure}") from error
@@ -63,22 +71,11 @@ def stored(documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any
     return found
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """One process at a time makes a file; False where the file system knows no locks: then several do, and the last one's stays."""
-    with path.with_name(f"{path.name}.lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
-def _make(path: Path, documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any], what: str) -> None:
+def _make(path: Path, documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any], what: str) -> Stream | None:
     fresh = None
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".new", delete=False) as file:
+            hold(file)
             fresh = Path(file.name)
             file.write(bytes(HEAD))
             about = _write(file, documents, vocabulary, what)
@@ -87,7 +84,8 @@ def _make(path: Path, documents: Documents, vocabulary: Vocabulary, facts: Mappi
             file.write(head.ljust(HEAD))
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
+            fresh.replace(path)
+            return _read(path, facts, vocabulary)  # before this file is closed, from when on others may delete it
     except BaseException:
         if fresh is not None:
             fresh.unlink(missing_ok=True)
@@ -98,10 +96,14 @@ def _write(file: Any, documents: Documents, vocabulary: Vocabulary, what: str) -
     """Writes all that follows the head. Returns what the head says of it."""
     dtype, digest, starts = _dtype(vocabulary), hashlib.sha256(), array("q")
     num = spelled = single = 0
+    end = NO_BYTE if dtype == np.uint8 else vocabulary.end
 
     def put(content: bytes) -> None:
         digest.update(content)
         file.write(content)
+
+    def written(tokens: np.ndarray) -> bytes:
+        return np.where(tokens == vocabulary.end, end, tokens).astype(dtype).tobytes()
 
     for texts, begins in _batches(documents, what):
         parts: list[np.ndarray] = []
@@ -114,8 +116,8 @@ def _write(file: Any, documents: Documents, vocabulary: Vocabulary, what: str) -
         tokens = np.concatenate(parts)
         spelled += int(vocabulary.byte_lengths[tokens].sum())
         single += int(((tokens >= 0x80) & (tokens <= 0xFF)).sum()) if vocabulary.kind == "characters" else 0
-        put(tokens.astype(dtype).tobytes())
-    put(np.asarray([vocabulary.end], dtype).tobytes())
+        put(written(tokens))
+    put(written(np.asarray([vocabulary.end])))
     num += 1
     put(bytes(-num * dtype.itemsize % ALIGNED))
     put(np.frombuffer(starts, np.int64).tobytes() if starts else b"")
@@ -150,19 +152,22 @@ def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Strea
     dtype = _dtype(vocabulary)
     try:
         with path.open("rb") as file:
+            hold(file)
             head = json.loads(file.read(HEAD))
             num, documents, spelled, fallback = (int(head[key]) for key in ("tokens", "documents", "bytes", "fallback"))
             middle = HEAD + num * dtype.itemsize
             middle += -middle % ALIGNED
             if head["facts"] != facts or path.stat().st_size != middle + documents * 8 or not _same(file, head["sha256"]):
                 raise ValueError("another content")
+            with contextlib.suppress(OSError):  # another user's
+                os.utime(file.fileno())  # file systems may not note when a file is read
+            tokens = np.asarray(np.memmap(file, dtype, "r", HEAD, (num,)))  # a map is a descriptor of the file: it is held as long
+            starts = np.asarray(np.memmap(file, np.int64, "r", middle, (documents,))) if documents else np.zeros(0, np.int64)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         logging.warning("%s is damaged, and made again (%s)", path, str(error)[:80])
         return None
-    tokens = np.asarray(np.memmap(path, dtype, "r", HEAD, (num,)))
-    starts = np.asarray(np.memmap(path, np.int64, "r", middle, (documents,))) if documents else np.zeros(0, np.int64)
     return Stream(tokens=tokens, starts=starts, bytes=spelled, fallback=fallback)
 
 
@@ -172,5 +177,7 @@ def _same(file: io.BufferedReader, digest: str) -> bool:
 
 
 def _dtype(vocabulary: Vocabulary) -> np.dtype:
-    """The smallest that holds every token, the same on every machine."""
+    """The smallest that holds every token, the same on every machine. Of bytes that is a byte: see `Stream`."""
+    if vocabulary.kind == "bytes":
+        return np.dtype(np.uint8)
     return np.min_scalar_type(vocabulary.end).newbyteorder("<")

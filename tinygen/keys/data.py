@@ -66,7 +66,8 @@ DATASETS: dict[str, dict[str, Any]] = {
     ),
     "shakespeare": READING,  # 14 plays to train on, two held out
     "text": dict(  # plain files, UTF-8
-        path=own(resume("")),  # a file, or a folder of .txt files; its content is what may not change on resume
+        path=own(resume("")),  # a file, or a folder of them; their content is what may not change on resume
+        pattern=resume("*.txt"),  # names of a folder's files, in either case: *.py,*.md is both; "" = all that are text, but hidden ones
         marker="<|endoftext|>",  # what stands between two documents; "" = each file is one
         validation=0.05,  # share of the documents held out, at least one; of a lone document its last part
         **READING,

@@ -5,13 +5,12 @@ next score; those of samples are deleted when their score has been given.
 """
 
 import contextlib
-import fcntl
+import functools
 import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tinygen import processes
+from tinygen.cache import alone
 from tinygen.scores.feature_file import FeatureFile
 from tinygen.scores.network import Network
 from tinygen.scores.protocol import fingerprint
@@ -87,31 +87,9 @@ def _alone(path: Path, what: str) -> Iterator[None]:
     if not processes.leads():
         yield
         return
-    lock = path.with_name(f"{path.name}.lock")
-    with _locked(lock, what):
-        try:
-            yield
-        finally:
-            if not path.exists():
-                lock.unlink(missing_ok=True)
-
-
-def _locked(lock: Path, what: str) -> BinaryIO:
-    """The lock's file, open and locked; closing it gives the lock to the next."""
-    while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{what}: another call computes this; waiting for it", error=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # a file system that knows no locks
-            return file
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                return file
-        file.close()  # who had it has deleted it meanwhile: it locks nothing any more
+    waiting = functools.partial(say, f"{what}: another call computes this; waiting for it", error=True)
+    with alone(path.with_name(f"{path.name}.lock"), waiting):
+        yield
 
 
 def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) -> dict[str, FeatureFile]:
