@@ -12,12 +12,11 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from tinygen import cluster
+from tinygen import cluster, recipes
 from tinygen.errors import UserError, unknown
 from tinygen.keys import RESUME, SCHEMA, STAGE, TABLES, rows
 
@@ -83,8 +82,8 @@ def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
 
 
 def load(spec: str) -> Config:
-    """The configuration of a recipe `path.py[:variant]`."""
-    path, _, variant = spec.partition(":")
+    """The configuration of a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`. Raises UserError for whatever is none."""
+    path, variant = recipes.located(spec)
     module = _module(path)
     if not callable(getattr(module, "get_config", None)):
         raise UserError(f"{path} has no function get_config(variant=''): 'tinygen recipes --copy=dit_digits' writes one that has")
@@ -98,7 +97,7 @@ def sweep(spec: str) -> dict[str, Config]:
     """{name: configuration} of what a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`, asks: itself with the changes of each entry of
     its `sweep()`, a function that gives {name: nested changes}. Entries that change nothing here, as a variant may have it, are left out.
     """
-    path = spec.partition(":")[0]
+    path, _ = recipes.located(spec)
     config, module = load(spec), _module(path)
     if not callable(getattr(module, "sweep", None)):
         raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}, as that of convnext_mnist_imf does")
@@ -176,8 +175,6 @@ def from_tree(tree: Any, place: str) -> Config:
 
 def _module(path: str) -> Any:
     """The Python file of a recipe, run."""
-    if not Path(path).is_file():
-        raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
     loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
     spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
     assert spec is not None  # since a loader is given
