@@ -6,10 +6,10 @@ Time: a GPU or TPU
 
     python scripts/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
         --autoencoder=vae.safetensors --out=latents/photos                                         # once
-    tinygen train --config=microdit_xl_latent --config.data.path=latents/photos         # three quarters of the patches dropped
+    tinygen train --config=microdit_xl_latent --config.data.path=latents/photos                    # three quarters of the patches dropped
     tinygen train --config=microdit_xl_latent:unmasked --config.data.path=latents/photos \\
         --config.init.ckpt=runs/microdit_xl_latent                                                 # then a stage that sees all of them
-    tinygen train --config=microdit_xl_latent:tiny --config.data.path=latents/photos    # the authors' smaller size
+    tinygen train --config=microdit_xl_latent:tiny --config.data.path=latents/photos               # the authors' smaller size
 
 All of it in small, in a minute or two on a CPU, on drawn faces and an autoencoder that has hardly learnt:
 
