@@ -1,6 +1,10 @@
 """Drawn faces, 64x64, into latents of 16x16x4 and back: a small autoencoder of latent diffusion's kind.
 
-    tinygen train --config=configs/autoencoder_avatars.py
+Data: 20,000 drawn faces, 64x64
+Draws: each face beside what comes back from its 16x16x4 latents
+Time: 20 minutes
+
+    tinygen train --config=autoencoder_avatars
 
 682k parameters; 20 minutes on two very busy CPU cores (1,500 steps of 8; 6.4 minutes of processor time). 1,000 steps give 24.7 dB on
 the 128 held-out faces, 1,500 steps 26.1 dB (averaged weights; 0.050 of mean absolute error, where a level of a pixel is 0.008):

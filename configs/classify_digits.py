@@ -1,6 +1,10 @@
 """A small residual network learns to read MNIST digits: features of your own labels, for distances between sets of images.
 
-    tinygen train --config=configs/classify_digits.py
+Data: 5,000 MNIST digits, 28x28, in the package
+Draws: nothing: it predicts labels, and gives features to compare images by
+Time: 4 minutes
+
+    tinygen train --config=classify_digits
 
 309k parameters; 4 minutes on two busy CPU cores with AVX-512 (1,500 steps of 64 at 0.06 to 0.15 s). The averaged weights read
 98.2 % of the 500 held-out digits. samples/<step>-doubtful.png shows a hundred of those, most doubtful first, a red frame around

@@ -1,6 +1,10 @@
 """MNIST digits by flow matching: the ConvNeXt of convnext_mnist_imf.py, as the baseline that takes fifty steps.
 
-    tinygen train --config=configs/convnext_mnist_fm.py
+Data: 5,000 MNIST digits, 28x28, in the package
+Draws: digits by class in fifty evaluations, by the same network
+Time: 32 minutes
+
+    tinygen train --config=convnext_mnist_fm
 
 1.4M parameters, 0.56M fewer: it has the same blocks, and neither a span, a guidance to be told nor a second prediction. 32 minutes on two
 busy CPU cores (9,000 steps of 64, which take about as long as 5,000 of improved MeanFlow). 500 samples of fifty evaluations (twelve steps

@@ -1,6 +1,10 @@
 """MNIST digits in one step: a small ConvNeXt learns by improved MeanFlow.
 
-    tinygen train --config=configs/convnext_mnist_imf.py
+Data: 5,000 MNIST digits, 28x28, in the package
+Draws: digits by class in one evaluation (improved MeanFlow)
+Time: 21 minutes
+
+    tinygen train --config=convnext_mnist_imf
     tinygen sample --ckpt=runs/convnext_mnist_imf --guidance=1.5 --nfe=1        # any guidance from 1 to 4, any number of steps
 
 1.96M parameters; 21 minutes on two CPU cores, partly beside other work (5,000 steps of 64). 500 samples of one evaluation: 99.6 % are
@@ -41,7 +45,7 @@ def get_config(variant: str = "") -> Config:
 
 
 def sweep() -> dict[str, dict]:
-    """Questions, each a change of the recipe as it stands: scripts/compare_recipes.py --sweep=configs/convnext_mnist_imf.py.
+    """Questions, each a change of the recipe as it stands: scripts/compare_recipes.py --sweep=convnext_mnist_imf.
 
     At equal steps; a smaller batch sees fewer images. Compare raw_loss and velocity_loss: power and offset change the scale of the loss.
     """

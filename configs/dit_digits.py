@@ -1,6 +1,10 @@
 """MNIST digits, 28x28, by class.
 
-    tinygen train --config=configs/dit_digits.py
+Data: 5,000 MNIST digits, 28x28, in the package
+Draws: digits by class
+Time: 13 minutes
+
+    tinygen train --config=dit_digits
 
 2.0M parameters; 13 minutes on two CPU cores without AVX-512 (3,200 steps of 32 at 0.2 s). 500 samples at guidance 2, 48
 network evaluations: 97.8 % are read as the class that was asked for, pixel spread 0.93 and distance to the nearest training

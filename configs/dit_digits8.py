@@ -1,6 +1,10 @@
 """Digits of 8x8 pixels and 17 grey levels, by class: the smallest recipe.
 
-    tinygen train --config=configs/dit_digits8.py
+Data: 1,797 digits, 8x8, in the package
+Draws: digits by class
+Time: 3 minutes
+
+    tinygen train --config=dit_digits8
 
 0.73M parameters; 2.5 minutes on two CPU cores without AVX-512 (1,500 steps of 64). 500 samples at guidance 1.5: 100 % are
 read as the class that was asked for, pixel spread 0.84 and distance to the nearest training image 1.02 of real digits'

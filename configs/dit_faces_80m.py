@@ -1,18 +1,22 @@
 """Faces, 64x64, by an attribute: the wide transformer that does better than a deep one of the same size.
 
-    tinygen train --config=configs/dit_faces_80m.py                                    # drawn avatars, made on first use
-    tinygen train --config=configs/dit_faces_80m.py:deep                               # 512 x 16 in place of 1152 x 6
-    tinygen train --config=configs/dit_faces_80m.py:moe                                # eight experts in every second block
-    tinygen train --config=configs/dit_faces_80m.py:masked                             # three quarters of the patches dropped
-    tinygen train --config=configs/dit_faces_80m.py:celeb_a                            # photographs, through TFDS
-    tinygen train --config=configs/dit_faces_80m.py:folder --config.data.path=photos   # your own
-    tinygen train --config=configs/dit_faces_80m.py:deep+celeb_a                       # variants add up
+Data: 20,000 drawn faces, 64x64; CelebA; your own folder
+Draws: faces by an attribute
+Time: a GPU or TPU
+
+    tinygen train --config=dit_faces_80m                                    # drawn avatars, made on first use
+    tinygen train --config=dit_faces_80m:deep                               # 512 x 16 in place of 1152 x 6
+    tinygen train --config=dit_faces_80m:moe                                # eight experts in every second block
+    tinygen train --config=dit_faces_80m:masked                             # three quarters of the patches dropped
+    tinygen train --config=dit_faces_80m:celeb_a                            # photographs, through TFDS
+    tinygen train --config=dit_faces_80m:folder --config.data.path=photos   # your own
+    tinygen train --config=dit_faces_80m:deep+celeb_a                       # variants add up
 
 In stages, small and masked first; each begins from the averaged weights of the one before:
 
-    tinygen train --config=configs/dit_faces_80m.py:masked+small                       # 32x32, a quarter of 64 patches
-    tinygen train --config=configs/dit_faces_80m.py:masked+grown --config.init.ckpt=runs/dit_faces_80m-masked+small            # 64x64
-    tinygen train --config=configs/dit_faces_80m.py:grown+unmasked --config.init.ckpt=runs/dit_faces_80m-masked+grown          # all patches
+    tinygen train --config=dit_faces_80m:masked+small                       # 32x32, a quarter of 64 patches
+    tinygen train --config=dit_faces_80m:masked+grown --config.init.ckpt=runs/dit_faces_80m-masked+small            # 64x64
+    tinygen train --config=dit_faces_80m:grown+unmasked --config.init.ckpt=runs/dit_faces_80m-masked+grown          # all patches
 
 80M parameters. 6.9 TFLOPs a step of 64 faces and, beside 1.2 GiB of state, some 18 GiB for the step (train --describe): for a GPU
 or a TPU slice. On a CPU --config.batch_size=8 and a preview of a few faces show that it runs, at 6 to 11 s a step on two cores.

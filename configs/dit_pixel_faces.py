@@ -1,7 +1,11 @@
 """Faces of pixel art, 16x16, by the colour of their hair.
 
-    tinygen train --config=configs/dit_pixel_faces.py
-    tinygen train --config=configs/dit_pixel_faces.py --config.data.label=glasses --workdir=runs/glasses
+Data: 10,000 faces of pixel art, 16x16, CC0, in the package
+Draws: faces by hair colour, or by any of 16 attributes
+Time: 7 minutes
+
+    tinygen train --config=dit_pixel_faces
+    tinygen train --config=dit_pixel_faces --config.data.label=glasses --workdir=runs/glasses
 
 1.07M parameters; 7 minutes on two busy CPU cores without AVX-512 (1,000 steps of 64). Faces can be told at step 200,
 glasses, hats and beards at step 500.

@@ -1,7 +1,11 @@
 """A perceptron learns y = sin x, its state split over all devices: fully sharded training, small enough to watch.
 
-    tinygen train --config=configs/fsdp_sine.py
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 tinygen train --config=configs/fsdp_sine.py --workdir=runs/eight
+Data: points of a sine
+Draws: a perceptron's curve beside the truth, its state split over all devices
+Time: 4.5 minutes
+
+    tinygen train --config=fsdp_sine
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 tinygen train --config=fsdp_sine --workdir=runs/eight
 
 1.05M parameters; runs on 1, 2, 4 or 8 devices with the same noise and the same dropout masks. 20,000 steps of 64 take 4.5
 minutes on two CPU cores without AVX-512, on one device. Test mean squared error of the averaged weights 5.4e-5, of the raw ones

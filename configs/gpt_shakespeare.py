@@ -1,6 +1,10 @@
 """miniGPT on 14 plays by Shakespeare, and how well it tells what comes next in two others.
 
-    tinygen train --config=configs/gpt_shakespeare.py
+Data: 16 plays, 2 MB, in the package
+Draws: text: plays, or how one that you begin continues
+Time: 8 minutes
+
+    tinygen train --config=gpt_shakespeare
     tinygen sample --ckpt=runs/gpt_shakespeare --prompt="ROMEO:" --top_p=0.95
 
 5.1M parameters; 8 minutes on two CPU cores with AVX-512 and bfloat16 (1,000 steps of 16 windows at 0.4 s). Held out are The Comedy of

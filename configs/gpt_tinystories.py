@@ -1,7 +1,11 @@
 """miniGPT on TinyStories (Eldan & Li 2023, arXiv 2305.07759), in the sizes of JAX's miniGPT tutorial.
 
-    tinygen train --config=configs/gpt_tinystories.py --config.data.path=TinyStories.txt       # eight devices, 4 x 2
-    tinygen train --config=configs/gpt_tinystories.py:one --config.data.path=TinyStories.txt   # any number, the batch split over them
+Data: a text file of yours, such as TinyStories
+Draws: stories
+Time: a GPU or TPU
+
+    tinygen train --config=gpt_tinystories --config.data.path=TinyStories.txt       # eight devices, 4 x 2
+    tinygen train --config=gpt_tinystories:one --config.data.path=TinyStories.txt   # any number, the batch split over them
     tinygen sample --ckpt=runs/gpt_tinystories --prompt="Once upon a time"
 
 Any UTF-8 file will do whose documents <|endoftext|> separates; `:smoke` reads this one. GPT-2's tokens need pip install "tinygen[gpt2]".

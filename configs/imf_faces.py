@@ -1,6 +1,10 @@
 """Faces of pixel art in one step, by the colour of their hair: a transformer learns by improved MeanFlow.
 
-    tinygen train --config=configs/imf_faces.py
+Data: 10,000 faces of pixel art, 16x16, CC0, in the package
+Draws: faces by hair colour in one evaluation (improved MeanFlow)
+Time: 18 minutes
+
+    tinygen train --config=imf_faces
     tinygen sample --ckpt=runs/imf_faces --labels=red,blue --num=36        # one evaluation each
 
 1.23M parameters; 18 minutes on two busy CPU cores (4,000 steps of 64). Hair has the colour that was asked for, faces are clear, backgrounds

@@ -1,7 +1,11 @@
 """Digits of 8x8 pixels in one step, by class: a transformer learns by MeanFlow, with guidance baked in.
 
-    tinygen train --config=configs/meanflow_digits.py
-    tinygen train --config=configs/meanflow_digits.py:improved --workdir=runs/improved     # improved MeanFlow in its place
+Data: 1,797 digits, 8x8, in the package
+Draws: digits by class in one evaluation (MeanFlow)
+Time: 3 minutes
+
+    tinygen train --config=meanflow_digits
+    tinygen train --config=meanflow_digits:improved --workdir=runs/improved     # improved MeanFlow in its place
 
 0.77M parameters; 3 minutes on two CPU cores (3,000 steps of 64). 500 samples of one evaluation: 99.8 % are read as the class that
 was asked for, pixel spread 0.85 and distance to the nearest training image 1.03 of real digits' (scripts/score_digits.py

@@ -1,8 +1,12 @@
 """Drawn faces, 32x32, from words: captions are read by a small transformer that is trained with the model.
 
-    tinygen train --config=configs/microdit_avatars_text.py
+Data: 20,000 drawn faces, 32x32, with captions
+Draws: faces from words
+Time: 34 minutes
+
+    tinygen train --config=microdit_avatars_text
     tinygen sample --ckpt=runs/microdit_avatars_text --prompt="a smiling person with tan skin and a blue bob, on a yellow background"
-    tinygen train --config=configs/microdit_avatars_text.py --config.data.name=folder --config.data.path=photos --workdir=runs/photos
+    tinygen train --config=microdit_avatars_text --config.data.name=folder --config.data.path=photos --workdir=runs/photos
 
 A caption of your own images stands in img.txt beside img.png, or in a metadata.jsonl or metadata.csv.
 

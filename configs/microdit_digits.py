@@ -1,10 +1,14 @@
 """MNIST digits, 28x28, by class, as MicroDiT trains: three quarters of the patches dropped, then a short stage that sees all of them.
 
-    tinygen train --config=configs/microdit_digits.py                                                  # masked
-    tinygen train --config=configs/microdit_digits.py:unmasked --config.init.ckpt=runs/microdit_digits # then from there, whole images
-    tinygen train --config=configs/microdit_digits.py:dense                                            # the same model, never masked
-    tinygen train --config=configs/microdit_digits.py:moe                                              # eight experts in every second block
-    tinygen train --config=configs/microdit_digits.py:edm                                              # the authors' objective
+Data: 5,000 MNIST digits, 28x28, in the package
+Draws: digits by class, three quarters of the patches dropped in training
+Time: 5 minutes
+
+    tinygen train --config=microdit_digits                                                  # masked
+    tinygen train --config=microdit_digits:unmasked --config.init.ckpt=runs/microdit_digits # then from there, whole images
+    tinygen train --config=microdit_digits:dense                                            # the same model, never masked
+    tinygen train --config=microdit_digits:moe                                              # eight experts in every second block
+    tinygen train --config=microdit_digits:edm                                              # the authors' objective
 
 2.2M parameters. 28x28 in patches of 2 is 196 tokens: two narrow blocks of the mixer see all of them, six of the backbone the 49 that
 are kept. A masked step takes 0.36 of the time of a whole one, so that 1,400 of them and 700 whole ones take as long as 1,200 whole ones:

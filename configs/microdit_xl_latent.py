@@ -1,18 +1,22 @@
 """MicroDiT XL/2 on latents, by label: 32x32x4 for images of 256x256 with Stable Diffusion's autoencoder (factor 8).
 
-    python scripts/prepare_latents.py --config=configs/dit_faces_80m.py:folder --config.data.path=photos --config.data.size=256 \\
+Data: latents that scripts/prepare_latents.py makes of your images
+Draws: images of 256x256 by label
+Time: a GPU or TPU
+
+    python scripts/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
         --autoencoder=vae.safetensors --out=latents/photos                                         # once
-    tinygen train --config=configs/microdit_xl_latent.py --config.data.path=latents/photos         # three quarters of the patches dropped
-    tinygen train --config=configs/microdit_xl_latent.py:unmasked --config.data.path=latents/photos \\
+    tinygen train --config=microdit_xl_latent --config.data.path=latents/photos                    # three quarters of the patches dropped
+    tinygen train --config=microdit_xl_latent:unmasked --config.data.path=latents/photos \\
         --config.init.ckpt=runs/microdit_xl_latent                                                 # then a stage that sees all of them
-    tinygen train --config=configs/microdit_xl_latent.py:tiny --config.data.path=latents/photos    # the authors' smaller size
+    tinygen train --config=microdit_xl_latent:tiny --config.data.path=latents/photos               # the authors' smaller size
 
 All of it in small, in a minute or two on a CPU, on drawn faces and an autoencoder that has hardly learnt:
 
-    tinygen train --config=configs/autoencoder_avatars.py:smoke
-    python scripts/prepare_latents.py --config=configs/autoencoder_avatars.py:smoke --autoencoder=runs/autoencoder_avatars-smoke \\
+    tinygen train --config=autoencoder_avatars:smoke
+    python scripts/prepare_latents.py --config=autoencoder_avatars:smoke --autoencoder=runs/autoencoder_avatars-smoke \\
         --out=latents/smoke
-    tinygen train --config=configs/microdit_xl_latent.py:smoke
+    tinygen train --config=microdit_xl_latent:smoke
 
 974M parameters: a patch meets two of eight experts on average, and so 554M of them. With width W, depth N and hidden features and heads
 that rise from block to block (feed-forward ratio 0.5 to 4, attention 0.5 to 1 of 16 heads of 64):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command in the background, where it outlives the terminal; follows and stops it by its recorded pid.
 #
-#   scripts/background.sh start digits -- tinygen train --config=configs/dit_digits.py
+#   scripts/background.sh start digits -- tinygen train --config=dit_digits
 #   scripts/background.sh follow digits
 #   scripts/background.sh stop digits
 #

@@ -2,11 +2,11 @@
 
     python scripts/bench.py step [--width=384 --depth=12 ...] [--set precision=bfloat16] [--against model.adaln=shared] [--peer=PYTHON]
     python scripts/bench.py sampling [the same]
-    python scripts/bench.py compile [--config=configs/dit_digits.py | --depth=2,28 ...]
+    python scripts/bench.py compile [--config=dit_digits | --depth=2,28 ...]
     python scripts/bench.py products
-    python scripts/bench.py loop [--config=configs/dit_digits.py] [--steps=300]
-    python scripts/bench.py calls [--config=configs/dit_digits8.py] [--calls=10]
-    python scripts/bench.py guards [--config=configs/dit_digits.py] [--block=10]
+    python scripts/bench.py loop [--config=dit_digits] [--steps=300]
+    python scripts/bench.py calls [--config=dit_digits8] [--calls=10]
+    python scripts/bench.py guards [--config=dit_digits] [--block=10]
     python scripts/bench.py steps --configs A.py:wide A.py:deep --shape=32,32,3 --batch_size=8
     python scripts/bench.py samples --configs A.py B.py --shape=28,28,1 --batch_size=64 --nfe=1,50
 

@@ -1,8 +1,8 @@
 """What a language model costs on this machine: training beside PyTorch, text by a cache, the loss of a large vocabulary, meshes.
 
-    python scripts/bench_gpt.py step [--config=configs/gpt_shakespeare.py] [--vocabulary=1024] [--peer=PYTHON]
+    python scripts/bench_gpt.py step [--config=gpt_shakespeare] [--vocabulary=1024] [--peer=PYTHON]
     python scripts/bench_gpt.py decoding [--num=1]
-    python scripts/bench_gpt.py loss [--config=configs/gpt_tinystories.py] [--vocabulary=50257] [--batch_size=64]
+    python scripts/bench_gpt.py loss [--config=gpt_tinystories] [--vocabulary=50257] [--batch_size=64]
     python scripts/bench_gpt.py meshes [--meshes=8x1,4x2] [--batch_sizes=64,256] [--steps=0]
 
 `step` times the recipe's model, and the same with GPT-2's parts, beside the latter in PyTorch (`--peer`, an interpreter that has

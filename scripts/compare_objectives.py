@@ -2,7 +2,7 @@
 
     python scripts/compare_objectives.py --out=runs/objectives --minutes=30 --features=runs/classify_digits
     python scripts/compare_objectives.py --out=runs/objectives --steps=3000 \\
-        --arm flow=configs/convnext_mnist_fm.py --arm improved_meanflow=configs/convnext_mnist_imf.py \\
+        --arm flow=convnext_mnist_fm --arm improved_meanflow=convnext_mnist_imf \\
         --sampling flow:sampler=euler --sampling flow:sampler=heun,guidance=2
 
 An arm is a recipe, trained once: on the same time (--minutes: a short run tells first how many steps that is, so the machine should be
@@ -37,9 +37,9 @@ from tinygen.errors import UserError
 from tinygen.options import DENOISING
 
 ARMS = (
-    "flow=configs/convnext_mnist_fm.py",
-    "improved_meanflow=configs/convnext_mnist_imf.py",
-    "meanflow=configs/convnext_mnist_imf.py:meanflow",
+    "flow=convnext_mnist_fm",
+    "improved_meanflow=convnext_mnist_imf",
+    "meanflow=convnext_mnist_imf:meanflow",
 )
 
 

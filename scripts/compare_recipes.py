@@ -1,10 +1,10 @@
 """Recipes side by side, over seeds: what each costs and how well it does, with the spread that another seed makes.
 
     python scripts/compare_recipes.py --out=runs/masking --features=runs/classify_digits \\
-        --arm masked=configs/microdit_digits.py,configs/microdit_digits.py:unmasked --arm dense=configs/microdit_digits.py:dense
+        --arm masked=microdit_digits,microdit_digits:unmasked --arm dense=microdit_digits:dense
     python scripts/compare_recipes.py --out=runs/masking \
-        --arm moe=configs/microdit_digits.py:dense+moe --arm dense=configs/microdit_digits.py:dense
-    python scripts/compare_recipes.py --out=runs/questions --sweep=configs/convnext_mnist_imf.py --only=lr,batch --seeds=0
+        --arm moe=microdit_digits:dense+moe --arm dense=microdit_digits:dense
+    python scripts/compare_recipes.py --out=runs/questions --sweep=convnext_mnist_imf --only=lr,batch --seeds=0
 
 An arm is one recipe, or several with commas between them: each stage begins with the averaged weights of the one before. For every
 seed all arms are trained in turn, the order turning round with each seed, then the last stage's held-out loss is taken

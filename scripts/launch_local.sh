@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one command of tinygen as N processes on this machine: several-process training without a cluster.
 #
-#   scripts/launch_local.sh 2 --devices 4 -- train --config=configs/dit_digits.py:smoke --workdir=runs/two
+#   scripts/launch_local.sh 2 --devices 4 -- train --config=dit_digits:smoke --workdir=runs/two
 #
 # scripts/launch_local.sh N [options] -- train|check|sample|eval|eval-fid [flags]
 #   --devices D   each process has D fake CPU devices; otherwise what JAX finds
@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
   esac
   shift "$used"
 done
-[ -n "$processes" ] || refuse "how many processes? For example: ${0##*/} 2 -- train --config=configs/dit_digits.py:smoke"
+[ -n "$processes" ] || refuse "how many processes? For example: ${0##*/} 2 -- train --config=dit_digits:smoke"
 flag=$(distributed_flag "$@")
 
 # Below the ports that systems give to outgoing connections, so that none of those takes it before the coordinator does.

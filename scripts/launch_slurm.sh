@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Submits a command of tinygen as a Slurm job: a process a GPU, which find each other by JAX's own detection.
 #
-#   scripts/launch_slurm.sh --nodes 2 --gpus 8 --time 12:00:00 -- train --config=configs/dit_faces_80m.py --workdir=/shared/faces
+#   scripts/launch_slurm.sh --nodes 2 --gpus 8 --time 12:00:00 -- train --config=dit_faces_80m --workdir=/shared/faces
 #
 # scripts/launch_slurm.sh [options] -- train|check|sample|eval|eval-fid [flags]
 #   --nodes N       machines (1)

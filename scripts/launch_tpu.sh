@@ -3,7 +3,7 @@
 #
 #   scripts/launch_tpu.sh create  mine --zone us-central1-a --type v5litepod-16 --spot
 #   scripts/launch_tpu.sh install mine --zone us-central1-a
-#   scripts/launch_tpu.sh run     mine --zone us-central1-a -- train --config=configs/dit_faces_80m.py --workdir=gs://BUCKET/faces
+#   scripts/launch_tpu.sh run     mine --zone us-central1-a -- train --config=dit_faces_80m --workdir=gs://BUCKET/faces
 #   scripts/launch_tpu.sh follow  mine --zone us-central1-a
 #   scripts/launch_tpu.sh stop    mine --zone us-central1-a
 #   scripts/launch_tpu.sh delete  mine --zone us-central1-a

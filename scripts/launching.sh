@@ -49,7 +49,7 @@ distributed_flag() {
   case ${1-} in
     train | check) echo --config.distributed ;;
     sample | eval | eval-fid) echo --distributed ;;
-    "") refuse "no command: give it after --, for example -- train --config=configs/dit_digits.py" ;;
+    "") refuse "no command: give it after --, for example -- train --config=dit_digits" ;;
     *) refuse "'$1' does not run in several processes: give train, check, sample, eval or eval-fid after --" ;;
   esac
 }

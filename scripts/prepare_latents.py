@@ -1,8 +1,8 @@
 """Encodes the images of a recipe's data once, so that a model can be trained on their latents: data set `latents`.
 
-    python scripts/prepare_latents.py --config=configs/dit_faces_80m.py:folder --config.data.path=photos --config.data.size=256 \\
+    python scripts/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
         --autoencoder=vae.safetensors --out=latents/photos
-    tinygen train --config=configs/microdit_xl_latent.py --config.data.path=latents/photos
+    tinygen train --config=microdit_xl_latent --config.data.path=latents/photos
 
 The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run of objective autoencoder. Of a recipe only its section
 `data` counts, with what --config.data.KEY=VALUE changes of it. Both splits are encoded in their order: each image becomes the mean and the
@@ -109,7 +109,7 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
         f"{si(size, 1024)}B; {len(prepared.labels)} labels\n"
         f"mean a channel {', '.join(f'{each:.3g}' for each in about.shift)}, standard deviation {1 / about.scale:.4g}: "
         f"{f'as in {like}' if like else 'a model gets them at mean 0 and variance 1'}\n"
-        f"next: tinygen train --config=configs/microdit_xl_latent.py --config.data.path={out}"
+        f"next: tinygen train --config=microdit_xl_latent --config.data.path={out}"
     )
 
 

@@ -1,9 +1,9 @@
 """Reads the captions of a recipe's data by a text encoder once, CLIP's or T5's, so that a model can be trained on their embeddings.
 
     pip install 'tinygen[text]'
-    python scripts/prepare_text.py --config=configs/microdit_avatars_text.py --encoder=openai/clip-vit-large-patch14 \\
+    python scripts/prepare_text.py --config=microdit_avatars_text --encoder=openai/clip-vit-large-patch14 \\
         --out=embeddings/avatars
-    tinygen train --config=configs/microdit_avatars_text.py --config.text.tokens= --config.text.embeddings=embeddings/avatars
+    tinygen train --config=microdit_avatars_text --config.text.tokens= --config.text.embeddings=embeddings/avatars
 
 The encoder is a folder with config.json, weights and tokenizer, or a name of the hub, which is downloaded once. Of a recipe only its
 section `data` counts, with what --config.data.KEY=VALUE changes of it. Captions of both splits are read in their order, each by itself;

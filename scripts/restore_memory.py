@@ -1,6 +1,6 @@
 """What restoring a checkpoint takes in memory, beside the state itself.
 
-    python scripts/restore_memory.py [--config=configs/dit_faces_80m.py] [--saved=1] [--restored=8]
+    python scripts/restore_memory.py [--config=dit_faces_80m] [--saved=1] [--restored=8]
 
 One process saves the recipe's state, filled with noise (zeros would not be stored at all), from a mesh of `saved` devices
 (fsdp, on a CPU's cores); a fresh one restores it onto `restored` devices. The peak is the kernel's own (VmHWM, which

@@ -1,6 +1,6 @@
 """Whether a run is the same on every layout of devices: its losses, its batches, its checkpoints.
 
-    python scripts/scale.py [--recipes configs/dit_pixel_faces.py:smoke configs/fsdp_sine.py] [--steps=50] [--folder=DIR]
+    python scripts/scale.py [--recipes dit_pixel_faces:smoke fsdp_sine] [--steps=50] [--folder=DIR]
 
 Every recipe is trained for 50 steps in float32 on each layout below, as `tinygen train` in processes of its own on fake CPU devices
 (XLA's --xla_force_host_platform_device_count), and its losses are compared with those on one device. Then each of the

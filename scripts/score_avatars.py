@@ -44,11 +44,10 @@ from tinygen import keys
 from tinygen.data.avatar_styles import BACKGROUND, HAIR, SKIN, STYLES
 from tinygen.data.avatars import NONE, attributes, choose
 from tinygen.errors import UserError
-from tinygen.keys.marks import unmarked
 
 STYLE = "micah"
 ATTRIBUTES = ("background", "hair", "skin", "glasses")
-FACES = unmarked(keys.DATASETS["avatars"]["num"])
+FACES = keys.DATASETS["avatars"]["num"].default
 
 # Regions, (top, bottom, left, right) in 32nds of the side.
 CORNERS = ((0, 8, 0, 5), (0, 8, 27, 32))

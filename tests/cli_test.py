@@ -71,6 +71,12 @@ def refused(capsys):
         (["train", "--config="], "--config is missing"),
         (["sample"], "--ckpt is missing"),
         (["eval"], "--ckpt is missing"),
+        (["keys", "optimm"], "did you mean 'optim'?"),
+        (["keys", "optim", "model"], "'model' is not a flag"),
+        (["recipes", "dit_digts"], "did you mean 'dit_digits'?"),
+        (["recipes", "--out=mine.py"], "--out is the file that --copy=NAME writes"),
+        (["completion"], "--shell is missing: give one of bash"),
+        (["completion", "csh"], "--shell=csh"),
     ],
 )
 def test_a_malformed_command_line_is_refused(refused, arguments, said):
@@ -82,6 +88,10 @@ def test_a_malformed_command_line_is_refused(refused, arguments, said):
 
 def test_a_missing_config_is_refused(refused):
     assert "no config file 'nowhere.py'" in refused("train", "--config=nowhere.py")
+    assert "unknown recipe 'dit_digts': did you mean 'dit_digits'?" in refused("train", "--config=dit_digts:smoke")
+    assert "'configs/dit_digits.py' here; tinygen's own recipe of that name: --config=dit_digits" in refused(
+        "train", "--config=configs/dit_digits.py"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +119,7 @@ def test_a_typo_in_a_key_is_refused_with_the_nearest(refused, recipe, tmp_path):
         ("--config.model.qk_norm=maybe", "--config.model.qk_norm=maybe"),
         ("--noconfig.model.width", "config.model.width"),
         ("--config.optim=3", "unknown config key 'optim'"),
-        ("--config.seed=-1", "config.seed=-1 must lie in"),
+        ("--config.seed=-1", "config.seed=-1 must be 0 or more"),
         ("--config.precision=float16", "did you mean 'bfloat16'?"),
         ("--config.objective.guidance_interval=[0.1,x]", "config.objective.guidance_interval="),
         ("--config.objective.guidance_interval=0.5", "config.objective.guidance_interval="),
@@ -280,7 +290,8 @@ def test_help_and_mistakes_in_a_command_line_or_config_import_nothing_heavy(reci
     code = """
 import sys
 from tinygen.cli import main
-assert [main([*line.split()]) for line in ("", "--version", "help", "train --help", "help sample")] == [0] * 5
+lines = "", "--version", "help", "train --help", "help sample", "recipes", "recipes dit_digits", "keys", "completion bash"
+assert [main([*line.split()]) for line in (*lines, "__complete train --config=")] == [0] * 10
 mistakes = "trian", "train", "train --config=nowhere.py", "train --config=RECIPE --config.optim.lr=fast", "sample --num=0", "sample"
 assert [main(line.replace("RECIPE", sys.argv[1]).split()) for line in mistakes] == [2] * 6
 print(*sys.modules)

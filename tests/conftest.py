@@ -197,12 +197,16 @@ def toy_sine(*, num):
 
 @pytest.fixture
 def add_row(monkeypatch):
-    """add_row(section, name, constructor, keywords): a model, objective or data set as a user adds one, for this test alone."""
+    """add_row(section, name, constructor, keywords): a model, objective or data set as a user adds one, for this test alone.
+
+    keywords: {name: default, or a Key}
+    """
 
     def add(section, name, constructor, keywords):
         builders = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.datasets()}
         monkeypatch.setitem(builders[section], name, constructor)
-        monkeypatch.setitem(keys.TABLES[section], name, keywords)
+        declared = {key: value if isinstance(value, keys.Key) else keys.key(value, "of a toy") for key, value in keywords.items()}
+        monkeypatch.setitem(keys.TABLES[section], name, keys.Section("a toy", **declared))
 
     return add
 

@@ -93,7 +93,7 @@ def test_the_digest_is_the_weights(grey, network):
 
 
 def test_a_run_that_is_no_classifier_is_refused(finished):
-    with pytest.raises(UserError, match=r"--features=.*objective 'flow'.*\n.*configs/classify_digits\.py"):
+    with pytest.raises(UserError, match=r"--features=.*objective 'flow'.*\n.*--config=classify_digits"):
         networks.of_run(str(finished.workdir))
 
 

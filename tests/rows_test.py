@@ -8,11 +8,15 @@ from tinygen import config, keys
 from tinygen.keys import rows
 
 
+def toy(**defaults):
+    return keys.Section("a toy", **{name: keys.key(default, "of a toy") for name, default in defaults.items()})
+
+
 def test_another_name_brings_the_other_rows_keywords_and_keeps_what_was_set_and_the_sections_own(monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", dict(width=5, depth=3, heads="many", gain=2.5))
+    monkeypatch.setitem(keys.MODELS, "toy", toy(width=5, depth=3, heads="many", gain=2.5))
     made = config.base(model=dict(width=64, heads=2), data=dict(name="pixel_faces", label="hat", overfit=9))
-    toy = config.change(made, dict(model=dict(name="toy", gain=3)))
-    assert toy.model.to_dict() == dict(name="toy", width=64, depth=3, heads="many", gain=3.0)  # depth was not set; heads is no text
+    changed = config.change(made, dict(model=dict(name="toy", gain=3)))
+    assert changed.model.to_dict() == dict(name="toy", width=64, depth=3, heads="many", gain=3.0)  # depth was not set; heads is no text
     digits = config.change(made, dict(data=dict(name="digits")))
     assert digits.data.to_dict() == dict(name="digits", label="label", overfit=9)
     assert made.model.width == 64  # the original is left alone
@@ -21,15 +25,15 @@ def test_another_name_brings_the_other_rows_keywords_and_keeps_what_was_set_and_
 
 
 def test_what_was_set_is_remembered_through_changes_and_however_it_was_set(monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", dict(width=5, heads=6))
-    toy, microdit = dict(model=dict(name="toy")), dict(model=dict(name="microdit"))
+    monkeypatch.setitem(keys.MODELS, "toy", toy(width=5, heads=6))
+    other, microdit = dict(model=dict(name="toy")), dict(model=dict(name="microdit"))
     made = config.base(model=dict(width=256))  # the row's default, but set
-    assert config.change(made, toy).model.width == 256
-    assert config.change(config.change(config.change(made, dict(seed=1)), toy), microdit).model.width == 256
-    assert config.change(config.base(), toy).model.width == 5
+    assert config.change(made, other).model.width == 256
+    assert config.change(config.change(config.change(made, dict(seed=1)), other), microdit).model.width == 256
+    assert config.change(config.base(), other).model.width == 5
     with (assigned := config.base()).unlocked():
         assigned.model.heads = 3
-    assert config.change(assigned, toy).model.to_dict() == dict(name="toy", width=5, heads=3)
+    assert config.change(assigned, other).model.to_dict() == dict(name="toy", width=5, heads=3)
     assert made == config.base()  # what was set is no value
 
 

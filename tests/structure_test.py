@@ -18,6 +18,7 @@ RECIPES = sorted((ROOT / "configs").glob("*.py"))
 LEVELS = [
     {"__main__"},
     {"cli"},
+    {"completion"},
     {"commands"},
     {"options"},
     {"describe", "report", "check"},
@@ -38,7 +39,7 @@ LEVELS = [
     {"optim", "arrays", "hlo", "seals", "guard", "text_encoder", "metrics"},
     {"models", "objectives", "data", "sharding", "scores"},
     {"models.layers", "media", "rng", "config", "processes", "groups", "limits", "heap", "workdir", "npy"},
-    {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults", "log_line", "cache"},
+    {"keys", "cluster", "models.products", "flops", "watchdog", "places", "faults", "log_line", "cache", "recipes"},
     {"errors"},
     {"terminal"},
 ]
@@ -134,7 +135,7 @@ def uses(tree, name):
 
 def test_flags_stop_at_the_command_line():
     flagged = {name for name, found in IMPORTS.items() if {"absl", "absl.flags"} & found and uses(TREES[name], "flags")}
-    assert flagged == {"cli", "commands", "options"}
+    assert flagged == {"cli", "commands", "completion", "options"}
 
 
 @pytest.mark.parametrize("name", sorted(TREES.keys() - {"terminal"}))
@@ -181,7 +182,7 @@ def test_no_file_is_longer_than_300_lines(path):
 def test_every_package_is_installed():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("*.py")}
-    assert set(listed) == found
+    assert set(listed) == found | {"tinygen.configs"}  # which are configs/
 
 
 def test_there_are_recipes():
@@ -200,7 +201,16 @@ def test_a_recipe_has_a_smoke_variant_of_the_same_kind_with_few_steps(path):
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_begins_with_its_own_command(path):
     said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    assert re.search(rf"tinygen train --config=configs/{re.escape(path.name)}(?![\w.])", said)
+    assert re.search(rf"tinygen train --config={re.escape(path.stem)}(?![\w.])", said)
+
+
+NAMING = [*ROOT.rglob("*.md"), *RECIPES, *(ROOT / "scripts").rglob("*.py"), *(ROOT / "scripts").glob("*.sh"), *PACKAGE.rglob("*.py")]
+
+
+def test_recipes_that_pages_recipes_and_messages_name_exist():
+    named = {name: path for path in NAMING for name in re.findall(r"--config=([a-z]\w+)(?![\w.{])", path.read_text("utf-8"))}
+    assert {"dit_digits", "gpt_shakespeare"} <= named.keys()
+    assert not named.keys() - {path.stem for path in RECIPES}, named
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))])

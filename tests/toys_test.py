@@ -11,7 +11,7 @@ from flax import nnx
 from PIL import Image
 
 from tinygen import config as schema
-from tinygen import sample, train
+from tinygen import keys, sample, train
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media
@@ -79,7 +79,7 @@ def toy_counting(*, step):
 def counting(add_row):
     """counting(**changes): the configuration of a language model."""
     add_row("model", "toy_bigram", ToyBigram, dict(width=16, drop=0.5))
-    add_row("objective", "toy_next_token", ToyNextToken, dict(temperature=schema.resume(0.1)))
+    add_row("objective", "toy_next_token", ToyNextToken, dict(temperature=keys.key(0.1, "of the softmax", keys.RESUME)))
     add_row("data", "toy_counting", toy_counting, dict(step=3))
 
     def config(**changes):

@@ -73,7 +73,7 @@ def of_run(ckpt: str, option: str) -> Autoencoder:
     if saved.config.objective.name != "autoencoder":
         raise UserError(
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"
-            "Train an autoencoder first, as configs/autoencoder_avatars.py does, and give its workdir."
+            "Train an autoencoder first, tinygen train --config=autoencoder_avatars, and give its workdir."
         )
     parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
     with jax.set_mesh(parts.layout.mesh):

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from tinygen import __version__, faults
+from tinygen import __version__, completion, faults
 from tinygen.commands import COMMANDS, Command, Recipe, check_places, required
 from tinygen.errors import UserError, unknown
 from tinygen.keys import TABLES
@@ -117,6 +117,8 @@ def _dispatch(arguments: list[str]) -> int:
             say(_overview())
             return 0
         name, rest = rest[0], ["--help"]
+    if name == completion.HIDDEN:
+        return completion.answer(rest)
     if name not in COMMANDS:
         raise unknown("command", name, [*COMMANDS, "help"])
     command, values = COMMANDS[name], flags.FlagValues()
@@ -128,16 +130,16 @@ def _dispatch(arguments: list[str]) -> int:
     overrides, rest = split_overrides(rest)
     if overrides and "config" not in values:
         raise UserError(f"{overrides[0]}: 'tinygen train' and 'tinygen check' take overrides; a checkpoint brings its own configuration")
-    _parse(values, _spread(rest, ("--grid", "--compare")))
+    _parse(values, _spread(rest, ("--grid", "--compare")), command.bare)
     recipe = None
     if "config" in values:  # before JAX is imported: a mistake in it answers at once
-        path = required(values, "config", "a recipe, for example --config=configs/dit_pixel_faces.py")
+        path = required(values, "config", "a recipe, for example --config=dit_pixel_faces ('tinygen recipes' lists them)")
         recipe = Recipe(path, *configured(path, overrides))
     check_places(values)
     return command.run(values, recipe) or 0
 
 
-def _parse(values: flags.FlagValues, arguments: list[str]) -> None:
+def _parse(values: flags.FlagValues, arguments: list[str], bare: str) -> None:
     known = {*values}
     for argument in arguments:  # absl's own message names a near match only for some; ours always does, and in one line
         flag = re.match(r"--?([A-Za-z_][\w.]*)", argument)
@@ -148,6 +150,8 @@ def _parse(values: flags.FlagValues, arguments: list[str]) -> None:
         positional = values(["tinygen", *arguments])[1:]
     except ValueError as error:  # absl's for --noema=3
         raise UserError(str(error)) from error
+    if bare and positional and values[bare].value is None:
+        values(["tinygen", *arguments, f"--{bare}={positional.pop(0)}"])
     if positional:
         raise UserError(f"{positional[0]!r} is not a flag: write --name=value ('tinygen help' lists commands and flags)")
 
@@ -253,7 +257,7 @@ def _overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"tinygen {__version__}: trains tiny generative models from one config file.", "", "Commands:"]
     lines += [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    lines += ["", "'tinygen help COMMAND' shows a command's flags. To begin: tinygen train --config=configs/dit_pixel_faces.py"]
+    lines += ["", "'tinygen help COMMAND' shows a command's flags. To begin: tinygen train --config=dit_pixel_faces"]
     return "\n".join(lines)
 
 
@@ -264,4 +268,6 @@ def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
         default = "" if flag.default in (None, "", []) else f" (default: {str(flag.default).lower()})"
         text = flag.help.partition(";\n")[0]  # absl adds a line to that of a flag which may be repeated
         lines.append(f"  --{flag_name}: {text}{default}")
+        if flag_name == "config":
+            lines.append("  --config.KEY=VALUE: Overrides a key of the recipe; 'tinygen keys' lists them, 'tinygen keys optim' a section.")
     return "\n".join(lines)

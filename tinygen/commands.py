@@ -22,7 +22,7 @@ from tinygen.errors import UserError
 class Recipe(NamedTuple):
     """What --config and its overrides mean.
 
-    path: as given, "configs/x.py:variant"
+    path: as given, "dit_digits:smoke"
     changed: {key: (the recipe's value, the command line's)}
     """
 
@@ -33,12 +33,16 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A subcommand. One that defines a flag --config is run with its `Recipe`, another with None."""
+    """A subcommand. One that defines a flag --config is run with its `Recipe`, another with None.
+
+    bare: the flag that a word without one is taken for; "" where such a word is a mistake
+    """
 
     summary: str
     usage: str
     define: Callable[[flags.FlagValues], None]
     run: Callable[[flags.FlagValues, Any], int | None]
+    bare: str = ""
 
 
 def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
@@ -129,6 +133,18 @@ def _report(values: flags.FlagValues, recipe: None) -> int | None:
     return _command("report")(values.workdir, out=values.out)
 
 
+def _recipes(values: flags.FlagValues, recipe: None) -> int | None:
+    return _command("recipes")(values.name, copy=values.copy, out=values.out)
+
+
+def _keys(values: flags.FlagValues, recipe: None) -> int | None:
+    return _command("keys.listing")(values.prefix)
+
+
+def _completion(values: flags.FlagValues, recipe: None) -> int | None:
+    return _command("completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}"))
+
+
 def check_places(values: flags.FlagValues) -> None:
     """Raises UserError for a place that cannot hold a run or a file: before JAX is imported."""
     for name in {"workdir", "ckpt", "out", "compare"} & {*values}:
@@ -151,7 +167,7 @@ def required(values: flags.FlagValues, name: str, what: str) -> str:
 
 
 def _command(module: str) -> Callable[..., int | None]:
-    """`main` of a command's module, imported only now: it brings JAX."""
+    """`main` of a command's module, imported only now: most bring JAX."""
     return importlib.import_module(f"tinygen.{module}").main
 
 
@@ -181,13 +197,13 @@ def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterato
 COMMANDS = {
     "train": Command(
         "train a model, or go on with a run that was stopped",
-        "tinygen train --config=configs/RECIPE.py[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
+        "tinygen train --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
         options.train,
         _train,
     ),
     "check": Command(
         "do all that a run will do once, on a few examples, before it starts",
-        "tinygen check --config=configs/RECIPE.py[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
+        "tinygen check --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
         options.recipe,
         _check,
     ),
@@ -214,5 +230,26 @@ COMMANDS = {
         "tinygen report --workdir=DIR[,DIR ...] [--out=FILE.html]",
         options.report,
         _report,
+    ),
+    "recipes": Command(
+        "list the recipes that --config knows by name, or copy one to edit",
+        "tinygen recipes [NAME] | --copy=NAME [--out=FILE.py]",
+        options.recipes,
+        _recipes,
+        bare="name",
+    ),
+    "keys": Command(
+        "list the keys of a configuration: defaults, meanings, constraints",
+        "tinygen keys [PREFIX]",
+        options.keys,
+        _keys,
+        bare="prefix",
+    ),
+    "completion": Command(
+        "print a script that has a shell complete commands, flags, recipes and keys",
+        "tinygen completion bash|zsh|fish",
+        options.completion,
+        _completion,
+        bare="shell",
     ),
 }

@@ -12,20 +12,15 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from tinygen import cluster
+from tinygen import cluster, recipes
 from tinygen.errors import UserError, unknown
-from tinygen.keys import CHOICES, SCHEMA, TABLES, resume, rows, stage
+from tinygen.keys import RESUME, SCHEMA, STAGE, TABLES, rows
 
-SMALLEST, LARGEST = 1e-30, 1e30
-NEXT_TO_ONE = 1 - 2.0**-24  # the largest float32 below 1
-LAST_STEP = 2**31 - 1  # an int32
 CHOSEN = "_chosen"  # the attribute of a configuration that remembers what was set
-LARGEST_BATCH = 2**20  # examples; more is a slip, and would take all memory before it is seen to be one
 
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
 
@@ -54,7 +49,7 @@ def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Co
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
     """A copy of `config` with nested `changes` made. A section given another `name` has that row's defaults, but keeps what was `chosen`
-    in the old row wherever the new one takes it (`tinygen.keys.marks.own` has the rule).
+    in the old row wherever the new one takes it (`tinygen.keys.Mark.OWN` has the rule).
     """
     tree, kept = config.to_dict(), set(_row_keys(changes))
     for section in TABLES:
@@ -87,11 +82,11 @@ def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
 
 
 def load(spec: str) -> Config:
-    """The configuration of a recipe `path.py[:variant]`."""
-    path, _, variant = spec.partition(":")
+    """The configuration of a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`. Raises UserError for whatever is none."""
+    path, variant = recipes.located(spec)
     module = _module(path)
     if not callable(getattr(module, "get_config", None)):
-        raise UserError(f"{path} has no function get_config(variant=''): see configs/dit_digits.py")
+        raise UserError(f"{path} has no function get_config(variant=''): 'tinygen recipes --copy=dit_digits' writes one that has")
     config = _answer(f"get_config({variant!r}) in {path}", lambda: module.get_config(variant))
     if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
@@ -99,13 +94,13 @@ def load(spec: str) -> Config:
 
 
 def sweep(spec: str) -> dict[str, Config]:
-    """{name: configuration} of what a recipe `path.py[:variant]` asks: itself with the changes of each entry of its `sweep()`, a function
-    that gives {name: nested changes}. Entries that change nothing here, as a variant may have it, are left out.
+    """{name: configuration} of what a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`, asks: itself with the changes of each entry of
+    its `sweep()`, a function that gives {name: nested changes}. Entries that change nothing here, as a variant may have it, are left out.
     """
-    path = spec.partition(":")[0]
+    path, _ = recipes.located(spec)
     config, module = load(spec), _module(path)
     if not callable(getattr(module, "sweep", None)):
-        raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}: see configs/convnext_mnist_imf.py")
+        raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}, as that of convnext_mnist_imf does")
     entries = _answer(f"sweep() in {path}", module.sweep)
     if not isinstance(entries, Mapping) or not all(isinstance(changes, Mapping) for changes in entries.values()):
         raise UserError(f"sweep() in {path} returned {repr(entries)[:80]}, not {{name: nested changes}}")
@@ -120,53 +115,14 @@ def sweep(spec: str) -> dict[str, Config]:
 
 def check(config: Config) -> None:
     """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
-    train, optim = config.train, config.optim
     cluster.parse(config.distributed)
-    positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every, "optim.eps": optim.eps}
-    positive |= {
-        "distributed_timeout": config.distributed_timeout,
-        "train.steps_per_call": train.steps_per_call,
-        "train.keep": train.keep,
-        "train.preview_num": train.preview_num,
-        "optim.accumulate": optim.accumulate,
-        "optim.lr": optim.lr,
-    }
-    for key, value in positive.items():
-        if not SMALLEST <= value <= LARGEST:  # what float32 holds, with room for a step
-            raise UserError(f"config.{key}={value} must be positive, and at most {LARGEST:g}")
-    if train.steps > LAST_STEP:
-        raise UserError(f"config.train.steps={train.steps} must be at most {LAST_STEP:,}")
-    if config.batch_size > LARGEST_BATCH:
-        raise UserError(f"config.batch_size={config.batch_size} must be at most {LARGEST_BATCH:,}")
-    if not 0 <= config.seed < 2**32:
-        raise UserError(f"config.seed={config.seed} must lie in [0, 2**32)")
-    for key in ("eval_every", "eval_num", "preview_every", "checkpoint_every", "keep_every"):
-        if train[key] < 0:
-            raise UserError(f"config.train.{key}={train[key]} must be 0 ({'all' if key == 'eval_num' else 'never'}) or positive")
-    if config.eval.every < 0:
-        raise UserError(f"config.eval.every={config.eval.every} must be 0 (never) or positive")
-    if not 2 <= config.eval.num <= LARGEST:
-        raise UserError(f"config.eval.num={config.eval.num} must be 2 or more (samples)")
-    for key in ("skips", "rollbacks", "spike", "stall"):
-        if not 0 <= config.guard[key] <= 1e6:
-            raise UserError(f"config.guard.{key}={config.guard[key]} must be 0 or positive, and at most 1e6")
-    if config.sharding.min_size < 0:
-        raise UserError(f"config.sharding.min_size={config.sharding.min_size} must be 0 or a number of elements")
-    for key in ("warmup", "decay_steps", "final_lr", "weight_decay", "clip"):
-        if not 0 <= optim[key] <= LARGEST:
-            raise UserError(f"config.optim.{key}={optim[key]} must be 0 or positive, and at most {LARGEST:g}")
-    for key, value in {"ema.decay": config.ema.decay, "optim.b1": optim.b1, "optim.b2": optim.b2}.items():
-        if not 0 <= value <= NEXT_TO_ONE:
-            raise UserError(f"config.{key}={value} must lie in [0, 1), also when rounded to float32")
-    if config.data.overfit < 0:
-        raise UserError(f"config.data.overfit={config.data.overfit} must be 0 (all examples) or a number of examples")
-    for key, known in CHOICES.items():
-        if (value := flatten(config)[key]) not in known:
-            raise unknown(f"config.{key}", value, known)
+    values = flatten(config)
+    for name, key in rows.known(_rows(config)).items():
+        key.check(f"config.{name}", values[name])
     if config.text.tokens and config.text.embeddings:
         raise UserError(f"config.text.tokens={config.text.tokens} and config.text.embeddings={config.text.embeddings}: give one, not both")
-    if config.batch_size % optim.accumulate:
-        raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={optim.accumulate} micro-batches")
+    if config.batch_size % (parts := config.optim.accumulate):
+        raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={parts} micro-batches")
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
@@ -185,13 +141,13 @@ def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def may_change(key: str, config: Config) -> bool:
-    """Whether a dotted key may change in an existing workdir: the [resume] keys."""
-    return key in rows.marked({section: config[section].name for section in TABLES}, resume)
+    """Whether a dotted key may change in an existing workdir: those marked RESUME."""
+    return key in rows.marked(_rows(config), RESUME)
 
 
 def may_differ(key: str, config: Config) -> bool:
     """Whether a dotted key of the model or the objective may be another than in the run whose weights this one begins from."""
-    return key in rows.marked({section: config[section].name for section in TABLES}, resume, stage)
+    return key in rows.marked(_rows(config), RESUME, STAGE)
 
 
 def to_json(config: Config) -> str:
@@ -219,8 +175,6 @@ def from_tree(tree: Any, place: str) -> Config:
 
 def _module(path: str) -> Any:
     """The Python file of a recipe, run."""
-    if not Path(path).is_file():
-        raise UserError(f"no config file {path!r}: give the path of a Python file with get_config(), for example configs/dit_digits.py")
     loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
     spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
     assert spec is not None  # since a loader is given
@@ -249,6 +203,11 @@ def _answer(what: str, function: Callable[[], Any]) -> Any:
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _rows(config: Config) -> dict[str, str]:
+    """The row of each section."""
+    return {section: config[section].name for section in TABLES}
 
 
 def _row_keys(changes: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
         kind = saved.codec.kind if saved.codec.latents is None else "latent"
         raise UserError(
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {kind} data has none to compare.\n"
-            "Train a classifier on your labels first, as configs/classify_digits.py does, and give its workdir."
+            "Train a classifier on your labels first, tinygen train --config=classify_digits, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape
     if height != width:

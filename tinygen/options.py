@@ -6,16 +6,17 @@ from absl import flags
 
 from tinygen.keys import SCHEMA
 
+SHELLS = ("bash", "zsh", "fish")
 # Flags that take the place of the recipe's config.objective.NAME
 DENOISING = ("nfe", "guidance", "sampler", "time_grid", "shift", "tolerance")
 WRITING = ("new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def recipe(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("config", None, "The recipe: PATH.py[:VARIANT]. --config.a.b=v overrides any key.", flag_values=values)
     flags.DEFINE_string(
-        "workdir", None, "Where the run lives; starting again there resumes. Default: runs/<config name>.", flag_values=values
+        "config", None, "The recipe: NAME[:VARIANT], as 'tinygen recipes' lists them, or PATH.py[:VARIANT].", flag_values=values
     )
+    flags.DEFINE_string("workdir", None, "Where the run lives; starting again there resumes. Default: runs/<recipe>.", flag_values=values)
 
 
 def train(values: flags.FlagValues) -> None:
@@ -147,3 +148,20 @@ def report(values: flags.FlagValues) -> None:
     flags.DEFINE_list("workdir", None, "Folders of runs, separated by commas: several are shown side by side.", flag_values=values)
     default = "<workdir>/report.html; for several runs report-A-B.html beside the first one's folder"
     flags.DEFINE_string("out", None, f"The page's file. Default: {default}.", flag_values=values)
+
+
+def recipes(values: flags.FlagValues) -> None:
+    text = functools.partial(flags.DEFINE_string, flag_values=values)
+    text("name", None, "Show what this recipe says of itself: its size, time and figures.")
+    text("copy", None, "Write this recipe to a file, to be edited.")
+    text("out", None, "The file that --copy writes. Default: NAME.py in this folder.")
+
+
+def keys(values: flags.FlagValues) -> None:
+    flags.DEFINE_string(
+        "prefix", None, "A section, a row or a key, or how one begins: optim, model.microdit, lr. Default: all.", flag_values=values
+    )
+
+
+def completion(values: flags.FlagValues) -> None:
+    flags.DEFINE_enum("shell", None, SHELLS, "Which shell the script is for.", flag_values=values)

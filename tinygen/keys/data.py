@@ -2,82 +2,109 @@
 
 from typing import Any
 
-from tinygen.keys.marks import own, resume
+from tinygen.keys.key import OWN, RESUME, Section, key
+
+FITS = ("crop", "pad")
 
 READING: dict[str, Any] = dict(  # how all data sets of text become tokens
-    tokenizer="bytes",  # bytes | characters (what more is than a byte has a token) | bpe (made of the documents) | gpt2
-    vocabulary=1024,  # tokens of bpe at most, the 256 bytes and the end of a document included
-    files=resume(""),  # the folder of GPT-2's vocab.bpe and encoder.json; "" = those of an installed package (extra gpt2)
-    length=256,  # tokens of a window, which is an example
-    pack=True,  # windows follow each other all over the documents; False: each document begins one of its own, and the rest is padding
+    tokenizer=key(
+        "bytes",
+        "characters: the rarest are spelt in bytes; bpe: trained on the documents; gpt2: GPT-2's own",
+        choices=("bytes", "characters", "bpe", "gpt2"),
+    ),
+    vocabulary=key(1024, "most tokens of bpe, the 256 bytes and the end of a document included"),
+    files=key("", "the folder of GPT-2's vocab.bpe and encoder.json; '': those of the installed extra gpt2", RESUME),
+    length=key(256, "tokens per window, which is an example"),
+    pack=key(True, "windows run on across documents; False: each document starts a window of its own, and the rest is padding"),
 )
 
-DATASETS: dict[str, dict[str, Any]] = {
-    "digits": dict(label=own("label")),  # 5,000 MNIST digits, 28x28 grey, 10 classes; label="" = no condition
-    "digits8": dict(label=own("label")),  # 1,797 digits, 8x8 grey, 10 classes
-    "pixel_faces": dict(label=own("hair_color")),  # 10,000 faces, 16x16 RGB; label = the attribute to condition on, or ""
-    "sine": dict(  # y = sin x on [-π, π]
-        num=own(4096),  # examples to train on
-        held_out=512,  # others, from the same interval
+DATASETS: dict[str, Section] = {
+    "digits": Section(
+        "5,000 MNIST digits, 28x28 grey, 10 classes",
+        label=key("label", "the label to condition on; '': none", OWN),
     ),
-    "folder": dict(  # any tree of images; its folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits
-        path=own(resume("")),  # the folder; its content is what may not change on resume
-        size=64,  # pixels a side
-        fit="crop",  # crop: shorter side to size, middle kept | pad: longer side to size, the rest background
-        channels=3,  # 1 = grey, 3 = RGB
-        background="white",  # what transparency and padding show: a colour's name, or #rrggbb
-        min_side=16,  # pixels; images with a shorter side are left out
-        label=own("auto"),  # auto: folder if all images lie in two or more | folder: the first below path | "" = none | a key of metadata
-        validation=0.05,  # share of the images held out, at least one; without effect where folders are the splits
-        flip=False,  # mirror half of the training images, another half each epoch
+    "digits8": Section(
+        "1,797 digits, 8x8 grey, 10 classes",
+        label=key("label", "the label to condition on; '': none", OWN),
     ),
-    "avatars": dict(  # drawn faces, RGB: needs tinygen[avatars] to draw them, once
-        style="micah",  # a row of tinygen.data.avatar_styles.STYLES
-        num=own(20_000),  # faces, the held-out twentieth included
-        size=64,  # pixels a side; they are drawn at 64, and made smaller
-        label=own("hair_color"),  # the attribute to condition on, or ""
-        flip=False,  # mirror half of the training images
-        data_dir=resume(""),  # where TFDS keeps prepared sets; "" = its own place, ~/tensorflow_datasets
+    "pixel_faces": Section(
+        "10,000 faces of pixel art, 16x16 RGB",
+        label=key("hair_color", "the attribute to condition on; '': none", OWN),
     ),
-    "celeb_a": dict(  # 202,599 photographs of faces, through TFDS
-        label=own("attributes/Smiling"),  # one of 40 attributes, or ""
-        size=64,  # pixels a side
-        fit="crop",  # crop the middle | pad to a square
-        flip=True,  # mirror half of the training images
-        data_dir=resume(""),  # where TFDS keeps prepared sets
+    "sine": Section(
+        "points of y = sin x on [-π, π]",
+        num=key(4096, "examples to train on", OWN),
+        held_out=key(512, "held-out examples, from the same interval"),
     ),
-    "latents": dict(  # of images, by an autoencoder: what scripts/prepare_latents.py has written
-        path=own(resume("")),  # the folder; its content is what may not change on resume
-        autoencoder=resume(""),  # what decodes them: a .safetensors file or a run; "" = what encoded them, where it was then
-        sample=True,  # draw each training latent from its posterior, anew each epoch; otherwise its mean
-        label=True,  # with the labels that the images had, if they had any
+    "folder": Section(
+        "any tree of images; folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits",
+        path=key("", "the folder; its content may not change on resume", OWN, RESUME),
+        size=key(64, "pixels per side"),
+        fit=key("crop", "crop: shorter side to size, middle kept; pad: longer side to size, the rest background", choices=FITS),
+        channels=key(3, "1: grey, 3: RGB"),
+        background=key("white", "what transparency and padding show: a colour's name, or #rrggbb"),
+        min_side=key(16, "pixels; images with a shorter side are left out"),
+        label=key(
+            "auto", "auto: folder if all images lie in two or more; folder: the first below path; '': none; or a key of the metadata", OWN
+        ),
+        validation=key(0.05, "share of the images held out, at least one; without effect where folders are the splits"),
+        flip=key(False, "mirror half of the training images, another half each epoch"),
     ),
-    "tfds": dict(  # any image set of TensorFlow Datasets
-        dataset=own(""),  # a name that TFDS knows (cifar10, mnist, name/config:version), or the folder of a prepared builder
-        train=own("train"),  # split, as TFDS writes them: train, train[:50%], train+test
-        validation=own(""),  # split; "" = validation or test, or else the last twentieth of train
-        image="",  # the image feature; "" = the only one
-        label=own("auto"),  # a ClassLabel or bool feature, nested ones as a/b; auto = the only ClassLabel, if there is one; "" = none
-        size=0,  # pixels a side; 0 = as stored
-        fit="crop",  # crop the middle | pad to a square
-        channels=0,  # 1 grey | 3 RGB | 0 as stored
-        flip=False,  # mirror half of the training images
-        data_dir=resume(""),  # where TFDS keeps prepared sets
+    "avatars": Section(
+        "drawn faces, RGB; drawn once, which needs the extra avatars",
+        style=key("micah", "a row of tinygen.data.avatar_styles.STYLES"),
+        num=key(20_000, "faces, the held-out twentieth included", OWN),
+        size=key(64, "pixels per side; faces are drawn at 64 and reduced"),
+        label=key("hair_color", "the attribute to condition on; '': none", OWN),
+        flip=key(False, "mirror half of the training images"),
+        data_dir=key("", "where TFDS keeps prepared sets; '': its default, ~/tensorflow_datasets", RESUME),
     ),
-    "shakespeare": READING,  # 14 plays to train on, two held out
-    "text": dict(  # plain files, UTF-8
-        path=own(resume("")),  # a file, or a folder of them; their content is what may not change on resume
-        pattern=resume("*.txt"),  # names of a folder's files, in either case: *.py,*.md is both; "" = all that are text, but hidden ones
-        marker="<|endoftext|>",  # what stands between two documents; "" = each file is one
-        validation=0.05,  # share of the documents held out, at least one; of a lone document its last part
+    "celeb_a": Section(
+        "202,599 photographs of faces, through TFDS",
+        label=key("attributes/Smiling", "one of 40 attributes; '': none", OWN),
+        size=key(64, "pixels per side"),
+        fit=key("crop", "crop the middle, or pad to a square", choices=FITS),
+        flip=key(True, "mirror half of the training images"),
+        data_dir=key("", "where TFDS keeps prepared sets; '': its default", RESUME),
+    ),
+    "latents": Section(
+        "latents of images by an autoencoder, as scripts/prepare_latents.py writes them",
+        path=key("", "the folder; its content may not change on resume", OWN, RESUME),
+        autoencoder=key("", "what decodes them: a .safetensors file or a run; '': what encoded them, where it was then", RESUME),
+        sample=key(True, "draw each training latent from its posterior, anew each epoch; otherwise its mean"),
+        label=key(True, "with the labels of the images, if they had any"),
+    ),
+    "tfds": Section(
+        "any image set of TensorFlow Datasets",
+        dataset=key("", "a name known to TFDS (cifar10, mnist, name/config:version), or the folder of a prepared builder", OWN),
+        train=key("train", "split, as TFDS writes them: train, train[:50%], train+test", OWN),
+        validation=key("", "split; '': validation or test, or else the last twentieth of train", OWN),
+        image=key("", "the image feature; '': the only one"),
+        label=key("auto", "a ClassLabel or bool feature, nested ones as a/b; auto: the only ClassLabel, if there is one; '': none", OWN),
+        size=key(0, "pixels per side; 0: as stored"),
+        fit=key("crop", "crop the middle, or pad to a square", choices=FITS),
+        channels=key(0, "1: grey, 3: RGB, 0: as stored"),
+        flip=key(False, "mirror half of the training images"),
+        data_dir=key("", "where TFDS keeps prepared sets; '': its default", RESUME),
+    ),
+    "shakespeare": Section("14 plays to train on, two held out", **READING),
+    "text": Section(
+        "plain files, UTF-8",
+        path=key("", "a file, or a folder of them; their content may not change on resume", OWN, RESUME),
+        pattern=key(
+            "*.txt", "names of a folder's files, in either case: *.py,*.md means both; '': all that are text and not hidden", RESUME
+        ),
+        marker=key("<|endoftext|>", "what separates documents; '': each file is one"),
+        validation=key(0.05, "share of the documents held out, at least one; of a lone document its last part"),
         **READING,
     ),
-    "tfds_text": dict(  # any set of TensorFlow Datasets with a text feature: an example is a document
-        dataset=own(""),  # a name that TFDS knows (tiny_shakespeare, lm1b, name/config:version), or the folder of a prepared builder
-        train=own("train"),  # split, as TFDS writes them: train, train[:50%], train+test
-        validation=own(""),  # split; "" = validation or test, or else the last twentieth of train
-        feature="",  # the text feature; "" = the only one
-        data_dir=resume(""),  # where TFDS keeps prepared sets
+    "tfds_text": Section(
+        "any set of TensorFlow Datasets with a text feature: an example is a document",
+        dataset=key("", "a name known to TFDS (tiny_shakespeare, lm1b, name/config:version), or the folder of a prepared builder", OWN),
+        train=key("train", "split, as TFDS writes them: train, train[:50%], train+test", OWN),
+        validation=key("", "split; '': validation or test, or else the last twentieth of train", OWN),
+        feature=key("", "the text feature; '': the only one"),
+        data_dir=key("", "where TFDS keeps prepared sets; '': its default", RESUME),
         **READING,
     ),
 }

@@ -4,14 +4,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tinygen.errors import unknown
-from tinygen.keys import SCHEMA, TABLES
-from tinygen.keys.marks import is_marked, own, unmarked
+from tinygen.keys import OWN, SCHEMA, TABLES, Key, Mark
 
 
 def defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """`tree` with the marks taken off."""
-    plain = {key: unmarked(value) for key, value in tree.items()}
-    return {key: defaults(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
+    """The default of every key of a section, nested as it is."""
+    return {name: defaults(value) if isinstance(value, Mapping) else value.default for name, value in tree.items()}
 
 
 def row(section: str, name: Any) -> dict[str, Any]:
@@ -23,28 +21,34 @@ def row(section: str, name: Any) -> dict[str, Any]:
 
 
 def carried(section: str, old: str, new: str, values: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Those of the `chosen` keys' `values` in row `old` that row `new` takes over. The rule stands at `tinygen.keys.marks.own`."""
+    """Those of the `chosen` keys' `values` in row `old` that row `new` takes over. The rule stands at `tinygen.keys.key.Mark.OWN`."""
     before, after = TABLES[section][old], TABLES[section][new]
     return {key: values[key] for key in chosen if key in after and _means_the_same(before[key], after[key], values[key])}
 
 
-def _means_the_same(before: Any, after: Any, value: Any) -> bool:
-    if type(unmarked(before)) is not type(unmarked(after)):
+def _means_the_same(before: Key, after: Key, value: Any) -> bool:
+    if type(before.default) is not type(after.default):
         return False
-    return before is after or value == "" or not (is_marked(before, own) or is_marked(after, own))
+    return before is after or value == "" or OWN not in before.marks | after.marks
 
 
-def marked(names: Mapping[str, str], *marks: type) -> set[str]:
-    """The dotted keys that have one of these marks. names: the row of each section"""
-    found = {name for name, value in _entries(SCHEMA) if is_marked(value, *marks)}
+def known(names: Mapping[str, str]) -> dict[str, Key]:
+    """Every key of a configuration by its dotted name. names: the row of each section"""
+    found = dict(entries(SCHEMA))
     for section, table in TABLES.items():
-        found |= {f"{section}.{name}" for name, value in _entries(table[names[section]]) if is_marked(value, *marks)}
+        found |= entries(table[names[section]], f"{section}.")
     return found
 
 
-def _entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
+def marked(names: Mapping[str, str], *marks: Mark) -> set[str]:
+    """The dotted keys that have one of these marks. names: the row of each section"""
+    return {name for name, each in known(names).items() if each.marks & {*marks}}
+
+
+def entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Key]]:
+    """(dotted name, key) of a section and those nested in it."""
+    for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _entries(value, f"{prefix}{key}.")
+            yield from entries(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{name}", value

@@ -1,0 +1,119 @@
+"""Recipes by name: the files of `configs/`, which an installed package carries as `tinygen/configs/`.
+
+The docstring of each has three lines that `tinygen recipes` shows, read from its syntax tree without running it:
+
+    Data: what it learns from
+    Draws: what comes out
+    Time: how long it takes on two CPU cores, or what it needs instead
+"""
+
+import ast
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from tinygen.errors import UserError, unknown
+from tinygen.terminal import say
+
+FACT = r"^{}: (.+)$"
+LIST = "'tinygen recipes' lists them"
+
+
+class Facts(NamedTuple):
+    """What a recipe says of itself. `data`, `draws` and `time` are "" where its docstring lacks that line.
+
+    text: the whole docstring
+    variants: the names that its `vary(...)` takes, in order
+    """
+
+    text: str
+    data: str
+    draws: str
+    time: str
+    variants: tuple[str, ...]
+
+
+def folder() -> Path:
+    """Where the recipes are: inside an installed package; in a checkout, beside it."""
+    package = Path(__file__).parent
+    packed = package / "configs"
+    return packed if packed.is_dir() else package.parent / "configs"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in folder().glob("*.py"))
+
+
+def located(spec: str) -> tuple[str, str]:
+    """(path, variant) of `NAME[:VARIANT]` or `PATH.py[:VARIANT]`; an existing file is preferred to a recipe of that name.
+
+    Raises UserError, naming what is near, where there is neither.
+    """
+    given, _, variant = spec.partition(":")
+    known = names()
+    if Path(given).is_file():
+        return given, variant
+    if given in known:
+        return str(folder() / f"{given}.py"), variant
+    if (name := Path(given).name.removesuffix(".py")) in known:
+        raise UserError(f"no config file {given!r} here; tinygen's own recipe of that name: --config={name}")
+    if Path(given).suffix or "/" in given:
+        raise UserError(f"no config file {given!r}: give the path of a Python file with get_config(), or a recipe's name ({LIST})")
+    raise UserError(f"{unknown('recipe', given, known)}\n{LIST}; the path of a Python file with get_config() will do too")
+
+
+def facts(path: str | Path) -> Facts:
+    """Reads a recipe without running it. Raises UserError for a file that is not Python."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, ValueError, SyntaxError) as error:
+        raise UserError(f"{path} cannot be read as a Python file: {' '.join(str(error).split())}") from error
+    text = ast.get_docstring(tree) or ""
+    data, draws, time = (re.search(FACT.format(fact), text, re.MULTILINE) for fact in ("Data", "Draws", "Time"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "vary"]
+    return Facts(
+        text=text,
+        data=data[1] if data else "",
+        draws=draws[1] if draws else "",
+        time=time[1] if time else "",
+        variants=tuple(keyword.arg for call in calls for keyword in call.keywords if keyword.arg),
+    )
+
+
+def main(name: str | None, *, copy: str | None, out: str | None) -> int:
+    """Lists all recipes, shows what the recipe `name` says of itself, or copies the recipe `copy` to the file `out`."""
+    if copy:
+        say(_copied(copy, out))
+    elif out:
+        raise UserError("--out is the file that --copy=NAME writes: give that too")
+    elif name:
+        shown = facts(located(name)[0])
+        say(f"{shown.text}\n\nVariants: {', '.join(shown.variants) or 'none'}")
+    else:
+        say(_listing())
+    return 0
+
+
+def _listing() -> str:
+    found = {name: facts(folder() / f"{name}.py") for name in names()}
+    heads, times = (max(map(len, each)) for each in (found, [every.time for every in found.values()]))
+    lines = [f"{'recipe':<{heads}}  {'two CPU cores':<{times}}  data -> what it draws  :variants"]
+    for name, each in found.items():
+        variants = " ".join(f":{variant}" for variant in each.variants)
+        lines.append(f"{name:<{heads}}  {each.time:<{times}}  {each.data} -> {each.draws}  {variants}")
+    lines += ["", "tinygen train --config=NAME[:VARIANT[+VARIANT ...]]     trains one, from any folder"]
+    lines += ["tinygen recipes NAME                                    what one says of itself: size, time, figures"]
+    lines += ["tinygen recipes --copy=NAME                             writes NAME.py here, to be edited"]
+    return "\n".join(lines)
+
+
+def _copied(spec: str, out: str | None) -> str:
+    path, variant = located(spec)
+    target = Path(out or Path(path).name)
+    try:
+        with open(path, "rb") as source, open(target, "xb") as stream:
+            shutil.copyfileobj(source, stream)
+    except FileExistsError as error:
+        raise UserError(f"{target} exists already, and is left as it is: name another file with --out=FILE.py") from error
+    return f"{target} is yours to edit: tinygen train --config={target}" + (f":{variant}" if variant else "")
