@@ -4,6 +4,8 @@ Compilation is most of the suite's time, so: XLA optimises little (the tests' ar
 is read from a cache by every later test, by the other pytest workers and by the subprocesses that tests start.
 """
 
+import gc
+import importlib.metadata
 import json
 import math
 import os
@@ -11,7 +13,10 @@ import shutil
 import tempfile
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
-FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
+FLAGS = ["--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
+# XLA compiles three times as fast so; an unknown flag would end the process, and newer versions know the other one.
+OLD = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11)
+FLAGS += ["--xla_cpu_use_fusion_emitters=false" if OLD else "--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"]
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -49,6 +54,20 @@ from tinygen.state import init_state
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it puts in the background; the tests' processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Leaves what is imported by now out of the garbage collector's rounds, and has fewer of them: tracing makes millions of objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """JAX keeps everything that was ever traced, and gets slower with it."""
+    yield
+    jax.clear_caches()
 
 
 def pytest_unconfigure():
