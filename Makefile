@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= configs/dit_pixel_faces.py
 WORKDIR ?= runs/$(basename $(notdir $(RECIPE)))
 
-.PHONY: setup dev train test fmt lint types smoke bench torture
+.PHONY: setup dev train test test-all fmt lint types smoke bench torture
 
 setup: .venv/installed
 dev: .venv/installed-dev
@@ -25,7 +25,11 @@ train: setup
 	@echo "Look at $(WORKDIR)/sampled/*/grid.png, and at $(WORKDIR)/samples/ for how it learned."
 
 test: dev
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+
+# Besides: whole runs in processes of their own, every recipe's :smoke, a wheel that is built and installed
+test-all: test
+	$(BIN)/python -m pytest --numprocesses 2 -m slow
 
 fmt: dev
 	$(BIN)/ruff format .

@@ -37,7 +37,7 @@ def start(tmp_path):
     started, logs = [], []
 
     def begin(index, *arguments, flag="--config.distributed", devices=4, before="pass", of=2, slurm=None):
-        flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"  # the last one counts
         log = (tmp_path / f"{len(started)}.log").open("w+")
         logs.append(log)
         where = [f"{flag}={'auto' if slurm else f'{address},{of},{index}'}"] if of > 1 else []

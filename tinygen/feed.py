@@ -36,8 +36,12 @@ def calls(config: Config, start: int) -> Iterator[range]:
 
 def bounded(config: Config) -> Config:
     """The configuration with no more steps a call than its longest call has: a call has room for all of their batches."""
-    longest = max(map(len, calls(config, 0)), default=1)
-    return schema.change(config, dict(train=dict(steps_per_call=min(config.train.steps_per_call, longest))))
+    longest = 1
+    for call in calls(config, 0):
+        longest = max(longest, len(call))
+        if longest == config.train.steps_per_call:  # soon, as a rule; a run may have millions of calls
+            break
+    return schema.change(config, dict(train=dict(steps_per_call=longest)))
 
 
 def interrupts(config: Config, step: int) -> bool:
