@@ -35,7 +35,7 @@ def put(path, size=(16, 16), colour=(200, 100, 50)):
 
 
 def source(root, **changes):
-    return folder(**{**DEFAULTS, "path": str(root), "size": 8, **changes})
+    return folder(**{**DEFAULTS, "path": str(root), "size": (8,), **changes})
 
 
 def fingerprint(root, **changes):
@@ -130,7 +130,7 @@ def test_without_a_cache_it_goes_and_says_so(root, tmp_path, monkeypatch):
         (dict(path=""), r"config\.data\.path is empty: give a folder of images"),
         (dict(path="/no/such/place"), "is not there: give a folder of images"),
         (dict(path=__file__), "is not a folder"),
-        (dict(size=0), r"config\.data\.size=0"),
+        (dict(size=(0,)), r"config\.data\.size=0"),
         (dict(fit="stretch"), r"unknown config\.data\.fit 'stretch'"),
         (dict(channels=2), r"config\.data\.channels=2"),
         (dict(background="nocolour"), r"config\.data\.background='nocolour'"),
@@ -187,7 +187,8 @@ def test_a_copy_elsewhere_with_other_times_is_the_same_data(root, tmp_path):
 def test_other_names_contents_labels_splits_or_pixels_are_other_data(root):
     seen = {fingerprint(root)}
     changes = (
-        dict(size=9), dict(fit="pad"), dict(channels=1), dict(background="red"), dict(label=""), dict(validation=0.5)
+        dict(size=(9,)), dict(size=(9, 8)), dict(size=(8, 9)), dict(fit="pad"), dict(channels=1), dict(background="red"), dict(label=""),
+        dict(validation=0.5),
     )  # fmt: skip
     seen |= {fingerprint(root, **change) for change in changes}
     content = (root / "a" / "0.png").read_bytes()
@@ -200,7 +201,7 @@ def test_other_names_contents_labels_splits_or_pixels_are_other_data(root):
     seen.add(fingerprint(root))
     (root / "a" / "00.png").unlink()
     seen.add(fingerprint(root))
-    assert len(seen) == 11
+    assert len(seen) == 13
 
 
 def test_the_same_images_divided_otherwise_are_other_data(tmp_path):

@@ -72,7 +72,7 @@ def pictures(tmp_path, monkeypatch):
 
 def source(path, label=""):
     return folder(
-        path=str(path), size=8, fit="crop", channels=3, background="white", min_side=1, label=label, validation=0.5, flip=False
+        path=str(path), size=(8,), fit="crop", channels=3, background="white", min_side=1, label=label, validation=0.5, flip=False
     )  # fmt: skip
 
 

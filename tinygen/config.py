@@ -25,6 +25,10 @@ SMALLEST, LARGEST = 1e-30, 1e30
 NEXT_TO_ONE = 1 - 2.0**-24  # the largest float32 below 1
 LAST_STEP = 2**31 - 1  # an int32
 CHOSEN = "_chosen"  # the attribute of a configuration that remembers what was set
+POSITIVE = (
+    *("batch_size", "distributed_timeout", "optim.eps", "optim.accumulate", "optim.lr"),
+    *("train.steps", "train.log_every", "train.steps_per_call", "train.keep", "train.preview_num"),
+)
 LARGEST_BATCH = 2**20  # examples; more is a slip, and would take all memory before it is seen to be one
 
 Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
@@ -122,18 +126,10 @@ def check(config: Config) -> None:
     """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
     train, optim = config.train, config.optim
     cluster.parse(config.distributed)
-    positive = {"batch_size": config.batch_size, "train.steps": train.steps, "train.log_every": train.log_every, "optim.eps": optim.eps}
-    positive |= {
-        "distributed_timeout": config.distributed_timeout,
-        "train.steps_per_call": train.steps_per_call,
-        "train.keep": train.keep,
-        "train.preview_num": train.preview_num,
-        "optim.accumulate": optim.accumulate,
-        "optim.lr": optim.lr,
-    }
-    for key, value in positive.items():
-        if not SMALLEST <= value <= LARGEST:  # what float32 holds, with room for a step
-            raise UserError(f"config.{key}={value} must be positive, and at most {LARGEST:g}")
+    flat = flatten(config)
+    for key in POSITIVE:
+        if not SMALLEST <= flat[key] <= LARGEST:  # what float32 holds, with room for a step
+            raise UserError(f"config.{key}={flat[key]} must be positive, and at most {LARGEST:g}")
     if train.steps > LAST_STEP:
         raise UserError(f"config.train.steps={train.steps} must be at most {LAST_STEP:,}")
     if config.batch_size > LARGEST_BATCH:
@@ -161,8 +157,8 @@ def check(config: Config) -> None:
     if config.data.overfit < 0:
         raise UserError(f"config.data.overfit={config.data.overfit} must be 0 (all examples) or a number of examples")
     for key, known in CHOICES.items():
-        if (value := flatten(config)[key]) not in known:
-            raise unknown(f"config.{key}", value, known)
+        if flat[key] not in known:
+            raise unknown(f"config.{key}", flat[key], known)
     if config.text.tokens and config.text.embeddings:
         raise UserError(f"config.text.tokens={config.text.tokens} and config.text.embeddings={config.text.embeddings}: give one, not both")
     if config.batch_size % optim.accumulate:
@@ -270,19 +266,23 @@ def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "")
     return merged
 
 
-def _coerced(key: str, default: Any, value: Any) -> Any:
-    """`value` as the type of `default`: an int will do for a float, a list for a tuple; nothing else is converted."""
+def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
+    """`value` as the type of `default`: an int will do for a float, a list or a lone number for a tuple; nothing else is converted."""
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError as error:
             raise UserError(f"config.{key}: no float is as large as a number of {len(str(value))} digits") from error
-    if isinstance(default, tuple) and isinstance(value, list | tuple):
+    if isinstance(default, tuple):
         plain = bool(default) and not isinstance(default[0], tuple)  # all items of one type; of a tuple of tuples nothing is known here
-        return tuple(_coerced(key, default[0], item) if plain else _frozen(item) for item in value)
+        if plain and isinstance(default[0], int | float) and isinstance(value, int | float):
+            value = (value,)
+        if isinstance(value, list | tuple):
+            return tuple(_coerced(key, default[0], each, item=True) if plain else _frozen(each) for each in value)
     if type(value) is not type(default):
         kind = "section" if isinstance(default, Mapping) else type(default).__name__
-        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}")
+        several = ", or several with commas between them" if item else ""  # item: of a tuple
+        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}{several}")
     return value
 
 

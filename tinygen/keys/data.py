@@ -22,8 +22,8 @@ DATASETS: dict[str, dict[str, Any]] = {
     ),
     "folder": dict(  # any tree of images; its folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits
         path=own(resume("")),  # the folder; its content is what may not change on resume
-        size=64,  # pixels a side
-        fit="crop",  # crop: shorter side to size, middle kept | pad: longer side to size, the rest background
+        size=(64,),  # pixels: of each side, or height,width
+        fit="crop",  # crop: its middle, which fills the size | pad: all of it, the rest background | squeeze: its proportions change
         channels=3,  # 1 = grey, 3 = RGB
         background="white",  # what transparency and padding show: a colour's name, or #rrggbb
         min_side=16,  # pixels; images with a shorter side are left out
@@ -34,15 +34,15 @@ DATASETS: dict[str, dict[str, Any]] = {
     "avatars": dict(  # drawn faces, RGB: needs tinygen[avatars] to draw them, once
         style="micah",  # a row of tinygen.data.avatar_styles.STYLES
         num=own(20_000),  # faces, the held-out twentieth included
-        size=64,  # pixels a side; they are drawn at 64, and made smaller
+        size=(64,),  # pixels: of each side, or height,width of the middle; they are drawn at 64x64, and made smaller
         label=own("hair_color"),  # the attribute to condition on, or ""
         flip=False,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets; "" = its own place, ~/tensorflow_datasets
     ),
     "celeb_a": dict(  # 202,599 photographs of faces, through TFDS
         label=own("attributes/Smiling"),  # one of 40 attributes, or ""
-        size=64,  # pixels a side
-        fit="crop",  # crop the middle | pad to a square
+        size=(64,),  # pixels: of each side, or height,width; they are 218,178
+        fit="crop",  # crop | pad | squeeze, as for a folder
         flip=True,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets
     ),
@@ -57,9 +57,9 @@ DATASETS: dict[str, dict[str, Any]] = {
         train=own("train"),  # split, as TFDS writes them: train, train[:50%], train+test
         validation=own(""),  # split; "" = validation or test, or else the last twentieth of train
         image="",  # the image feature; "" = the only one
-        label=own("auto"),  # a ClassLabel or bool feature, nested ones as a/b; auto = the only ClassLabel, if there is one; "" = none
-        size=0,  # pixels a side; 0 = as stored
-        fit="crop",  # crop the middle | pad to a square
+        label=own("auto"),  # a ClassLabel, bool or integer feature, nested ones as a/b; auto = the only ClassLabel, if any; "" = none
+        size=(0,),  # pixels: of each side, or height,width; 0 = as stored, where all images have one size
+        fit="crop",  # crop | pad | squeeze, as for a folder
         channels=0,  # 1 grey | 3 RGB | 0 as stored
         flip=False,  # mirror half of the training images
         data_dir=resume(""),  # where TFDS keeps prepared sets

@@ -6,7 +6,7 @@ from tinygen.keys.marks import own, resume, stage
 
 MODELS: dict[str, dict[str, Any]] = {
     "microdit": dict(
-        patch=2,  # pixels a side of a patch; divides height and width
+        patch=2,  # pixels a side of a patch; where it does not divide height and width, the last patches are filled up with zeros
         width=256,  # features a token; a multiple of heads
         depth=8,  # blocks
         heads=4,  # attention heads; width / heads is even
@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
         time_scale=1000.0,  # of t, span and guidance in their sincos embeddings: 1000 for flow matching, 16 for MeanFlow, 1 for EDM
     ),
     "convnext": dict(
-        patch=2,  # pixels a side of what the first layer takes together
+        patch=2,  # pixels a side of what the first layer takes together; zeros fill up the last of them where it does not divide a side
         widths=own((96, 192)),  # features at the first resolution and, where there are two values, at half of it
         depths=(2, 6),  # blocks there; the first resolution has as many again on the way back
         side=7,  # of the depthwise kernels, odd
