@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tinygen import config
+from tinygen.data import folder_index, pixels
 from tinygen.data.folder import folder
 from tinygen.errors import UserError
 
@@ -97,6 +98,17 @@ def test_other_files_are_counted(root):
     assert source(root).summary[1:] == ("passed over: 2 .mp4, 1 without an extension",)
 
 
+def test_image_files_that_this_pillow_cannot_read_are_passed_over_with_the_reason(root, monkeypatch):
+    monkeypatch.setattr(pixels, "UNREADABLE", {"avif": "this Pillow does not read AVIF"})
+    monkeypatch.setattr(folder_index, "EXTENSIONS", ("png",))
+    (root / "a.avif").touch()
+    assert source(root).summary[1:] == ("passed over: 1 .avif (this Pillow does not read AVIF)",)
+    for path in root.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"holds no images, only other files \(1 \.avif \(this Pillow does not read AVIF\)\)"):
+        source(root)
+
+
 def test_everything_that_is_passed_over_is_in_one_line(root):
     for name in ("a.mp4", "notes", ".hidden", "a/alone.txt", "b/alone.caption", "b/alone2.caption", "metadata.json"):
         (root / name).write_text("words")
@@ -182,6 +194,12 @@ def test_a_copy_elsewhere_with_other_times_is_the_same_data(root, tmp_path):
     (root / "a" / "words.txt").write_text("a caption")
     (root / "a" / "film.mp4").touch()
     assert fingerprint(tmp_path / "copy") == fingerprint(root)
+
+
+def test_a_square_has_the_fingerprint_that_earlier_releases_gave_it(tmp_path):
+    for name in ("a.bmp", "b.bmp"):
+        put(tmp_path / name)
+    assert fingerprint(tmp_path) == fingerprint(tmp_path, size=(8, 8)) == "3aa20c381562dd97" != fingerprint(tmp_path, size=(8, 16))
 
 
 def test_other_names_contents_labels_splits_or_pixels_are_other_data(root):

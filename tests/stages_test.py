@@ -134,7 +134,7 @@ def test_positions_of_patches_that_do_not_divide_the_images_stay_and_are_not_int
     earlier = saved(codec(37, 53))  # 10x14 patches of 4
     for grid in (0, 10):
         stages.check_data(config(model=microdit(position_grid=grid)), codec(37, 53), earlier)
-    with pytest.raises(UserError, match="the images are 74x106 where .* were 37x53, and their patches do not divide both"):
+    with pytest.raises(UserError, match=r"the images are 74x106 where .* were 37x53, and their patches do not divide both"):
         stages.check_data(config(model=microdit(position_grid=10)), codec(74, 106), earlier)
 
 
