@@ -76,7 +76,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
         name=name,
         distance=f"FD-{name}",
         dim=jax.eval_shape(apply, (params, buffers), pixels)["features"].shape[-1],
-        preset=f"{height}x{height}, {'grey' if channels == 1 else 'RGB'}, bicubic, [-1, 1]",
+        preset=f"{height}x{width}, {'grey' if channels == 1 else 'RGB'}, bicubic, [-1, 1]",
         size=(height, width),
         prepare=prepare,
         apply=apply,
