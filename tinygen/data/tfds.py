@@ -123,23 +123,23 @@ def source(
     first, second = splits_of(prepared(builder, prepares), train, validation)
     rows = {"train": rows_of(builder, first, image), "validation": rows_of(builder, second, image)}
     values = values_of(rows.values(), label) if names is None else None
-    names = names if values is None else tuple(map(str, values.tolist()))
+    labels = names or () if values is None else tuple(map(str, values.tolist()))
     read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
     spec = {"x": Field(shape=(*frame, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
     if label:
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
+        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)
     # By its version, not its bytes: the same set may be compressed otherwise on another machine.
     stated = {**read, "options": pixels.recorded(options)}
     counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     identity = f"{builder.info.full_name} {counts} {first} {second} {stated} {flip}"
     said = f"{builder.info.full_name}: {len(rows['train']):,} images to train on ({first}), {len(rows['validation']):,} held out ({second})"
     return DataSource(
-        codec=Codec(kind="image", spec=spec, labels=names),
+        codec=Codec(kind="image", spec=spec, labels=labels),
         splits={split: TfdsExamples(rows=each, values=values, **read) for split, each in rows.items()},
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
         contents=contents_of(builder, counts, first, second, str(stated)),
         flip=flip,
-        summary=(f"{said}, in {builder.data_path}", f"{len(names)} labels: {', '.join(names[:12])}" if names else "no labels"),
+        summary=(f"{said}, in {builder.data_path}", f"{len(labels)} labels: {', '.join(labels[:12])}" if labels else "no labels"),
     )
 
 

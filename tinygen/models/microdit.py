@@ -115,9 +115,10 @@ class MicroDiT(Conditioned):
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
         H, W, C = shape
-        self.grid, self.position_grid = layers.patches_of((H, W), patch), position_grid
+        rows, columns = layers.patches_of((H, W), patch)
+        self.grid, self.position_grid = (rows, columns), position_grid
         self.rotated = width // heads if positions == "rope" else 0  # features of a head
-        self.num = masking.num_kept(math.prod(self.grid), mask)
+        self.num = masking.num_kept(rows * columns, mask)
         mixture.check(experts, capacity, self.num)
         text = (text_width or width) if text_vocabulary or text_features else 0
         self._check_text(text_depth, text, width // heads)

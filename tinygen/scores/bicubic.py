@@ -12,6 +12,7 @@ def bicubic(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     Pillow's bicubic filter over a channel's floats, which averages where it reduces; clipped, not rounded. At its size an image
     keeps its pixels.
     """
+    height, width = size
     planes = image.astype(np.float32).transpose(2, 0, 1)
-    channels = [Image.fromarray(plane).resize(size[::-1], Image.Resampling.BICUBIC) for plane in planes]
+    channels = [Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC) for plane in planes]
     return np.stack([np.asarray(channel) for channel in channels], -1).clip(0, 255)
