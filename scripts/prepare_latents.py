@@ -35,7 +35,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tinygen import autoencoders, build, checkpoint, cli, heap, runtime
 from tinygen.autoencoders import Autoencoder
 from tinygen.config import Config
-from tinygen.data import latents
+from tinygen.data import latents, pixels
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.provenance import Latents, Moments
@@ -131,7 +131,7 @@ def check_images(codec: Codec, found: Autoencoder) -> tuple[int, int, int]:
         cure = f"Give --config.data.channels={found.image_channels} where the data set has it, or another autoencoder."
         raise UserError(f"the images have {channels} channels, and the autoencoder {found.name} takes {found.image_channels}.\n{cure}")
     if height % found.factor or width % found.factor:
-        near = max(1, round(height / found.factor)) * found.factor
+        near = pixels.shown([max(1, round(side / found.factor)) * found.factor for side in (height, width)])
         cure = f"Give --config.data.size={near} where the data set has it."
         raise UserError(f"images of {height}x{width} are no multiple of the {found.factor} pixels that a latent's side stands for.\n{cure}")
     return height, width, channels

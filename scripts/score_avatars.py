@@ -167,7 +167,7 @@ def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
     from tinygen.data import avatars_builder, tfds  # TensorFlow Datasets takes a second, which samples should not cost
 
     builder = avatars_builder.builder(STYLE, FACES, data_dir or None)
-    held_out = tfds.source(builder, "train", "validation", "", "", size, "crop", 3, False).splits["validation"]
+    held_out = tfds.source(builder, "train", "validation", "", "", (size,), "crop", 3, False).splits["validation"]
     every = np.arange(len(held_out))
     return np.round((held_out.take(every)["x"] + 1) * 127.5).astype(np.uint8), held_out.captions(every)
 

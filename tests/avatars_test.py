@@ -135,7 +135,7 @@ def test_what_was_drawn_is_drawn_no_more(built, no_packages):
 
 def test_faces_are_made_smaller_on_reading_and_at_their_own_size_are_the_data_that_they_were(built):
     def read(size):
-        return tfds.avatars(style="micah", num=NUM, size=size, label="hair_color", flip=False, data_dir=built, prepares=True)
+        return tfds.avatars(style="micah", num=NUM, size=(size,), label="hair_color", flip=False, data_dir=built, prepares=True)
 
     small, whole = read(32), read(64)
     first, large = (source.splits["train"].take(np.array([0]))["x"] for source in (small, whole))

@@ -136,7 +136,7 @@ def test_an_unknown_variant_is_refused(refused, recipe):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("--config.model.patch=3", "config.model.patch=3 does not divide the image size 8x8"),
+        ("--config.model.patch=9", "config.model.patch=9 is larger than a side of the images, which are 8x8"),
         ("--config.model.heads=3", "config.model.heads=3 must divide config.model.width=32"),
         ("--config.model.heads=0", "config.model.heads=0 must be positive"),
         ("--config.model.name=vit", "unknown model 'vit'"),

@@ -51,14 +51,23 @@ def test_an_unknown_key_or_row_is_refused_with_the_nearest_known_one(changes, wr
         dict(model=dict(qk_norm=1)),
         dict(data="digits"),
         dict(seed=dict(value=3)),
-        dict(objective=dict(guidance_interval=0.5)),
+        dict(objective=dict(guidance_interval="0.5")),
         dict(objective=dict(guidance_interval=["0.1", "0.9"])),
+        *(dict(data=dict(name="folder", size=size)) for size in ("64x48", 6.4, True, (64, "48"), (True, False))),
     ],
 )
 def test_a_value_of_another_type_is_refused_in_one_line(changes):
     message = refusal(config.base, **changes)
     assert next(iter(changes)) in message or "'digits'" in message
     assert "\n" not in message
+
+
+def test_a_size_is_one_number_or_height_and_width_in_recipes_and_in_files_of_earlier_releases():
+    sizes = [config.base(data=dict(name="folder", size=size)).data.size for size in (64, (37, 53), [37, 53])]
+    assert sizes == [(64,), (37, 53), (37, 53)]
+    earlier = config.to_json(config.base(data=dict(name="tfds", size=32))).replace("[\n      32\n    ]", "32")
+    assert '"size": 32' in earlier
+    assert config.from_json(earlier) == config.base(data=dict(name="tfds", size=(32,)))
 
 
 def test_an_int_will_do_for_a_float_and_a_list_for_a_tuple():

@@ -41,7 +41,7 @@ def test_pictures_are_prepared_as_the_recording_does(network):
 
 
 def test_it_says_what_it_is(network):
-    assert (network.name, network.distance, network.dim, network.size) == ("efflite0", "FD-EffLite0", 1280, 224)
+    assert (network.name, network.distance, network.dim, network.size) == ("efflite0", "FD-EffLite0", 1280, (224, 224))
     assert network.sha256 == "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
     shape = jax.eval_shape(network.apply, network.variables, jax.ShapeDtypeStruct((3, 224, 224, 3), "float32"))
     assert {name: each.shape for name, each in shape.items()} == {"features": (3, 1280), "logits": (3, 1000)}
@@ -63,9 +63,9 @@ def test_an_image_of_the_network_s_size_keeps_its_pixels(network):
 def test_bicubic_averages_where_it_reduces_and_stays_within_the_pixels_range():
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
-    small = bicubic(stripes, 8)
+    small = bicubic(stripes, (8, 8))
     np.testing.assert_allclose(small[2:-2, 2:-2], 127.5, atol=4)  # no moiré
-    large = bicubic(stripes, 100)
+    large = bicubic(stripes, (100, 100))
     assert large.dtype == np.float32
     assert (large.min(), large.max()) == (0, 255)
     plane = Image.fromarray(stripes[..., 0].astype(np.float32)).resize((8, 8), Image.Resampling.BICUBIC)

@@ -35,7 +35,7 @@ def put(root, *names):
 
 
 def source(root, **changes):
-    return folder(**{**DEFAULTS, "path": str(root), "size": 8, **changes})
+    return folder(**{**DEFAULTS, "path": str(root), "size": (8,), **changes})
 
 
 def labels(made):

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tinygen import config
+from tinygen.data import folder_index, pixels
 from tinygen.data.folder import folder
 from tinygen.errors import UserError
 
@@ -35,7 +36,7 @@ def put(path, size=(16, 16), colour=(200, 100, 50)):
 
 
 def source(root, **changes):
-    return folder(**{**DEFAULTS, "path": str(root), "size": 8, **changes})
+    return folder(**{**DEFAULTS, "path": str(root), "size": (8,), **changes})
 
 
 def fingerprint(root, **changes):
@@ -97,6 +98,17 @@ def test_other_files_are_counted(root):
     assert source(root).summary[1:] == ("passed over: 2 .mp4, 1 without an extension",)
 
 
+def test_image_files_that_this_pillow_cannot_read_are_passed_over_with_the_reason(root, monkeypatch):
+    monkeypatch.setattr(pixels, "UNREADABLE", {"avif": "this Pillow does not read AVIF"})
+    monkeypatch.setattr(folder_index, "EXTENSIONS", ("png",))
+    (root / "a.avif").touch()
+    assert source(root).summary[1:] == ("passed over: 1 .avif (this Pillow does not read AVIF)",)
+    for path in root.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"holds no images, only other files \(1 \.avif \(this Pillow does not read AVIF\)\)"):
+        source(root)
+
+
 def test_everything_that_is_passed_over_is_in_one_line(root):
     for name in ("a.mp4", "notes", ".hidden", "a/alone.txt", "b/alone.caption", "b/alone2.caption", "metadata.json"):
         (root / name).write_text("words")
@@ -130,7 +142,7 @@ def test_without_a_cache_it_goes_and_says_so(root, tmp_path, monkeypatch):
         (dict(path=""), r"config\.data\.path is empty: give a folder of images"),
         (dict(path="/no/such/place"), "is not there: give a folder of images"),
         (dict(path=__file__), "is not a folder"),
-        (dict(size=0), r"config\.data\.size=0"),
+        (dict(size=(0,)), r"config\.data\.size=0"),
         (dict(fit="stretch"), r"unknown config\.data\.fit 'stretch'"),
         (dict(channels=2), r"config\.data\.channels=2"),
         (dict(background="nocolour"), r"config\.data\.background='nocolour'"),
@@ -184,10 +196,17 @@ def test_a_copy_elsewhere_with_other_times_is_the_same_data(root, tmp_path):
     assert fingerprint(tmp_path / "copy") == fingerprint(root)
 
 
+def test_a_square_has_the_fingerprint_that_earlier_releases_gave_it(tmp_path):
+    for name in ("a.bmp", "b.bmp"):
+        put(tmp_path / name)
+    assert fingerprint(tmp_path) == fingerprint(tmp_path, size=(8, 8)) == "3aa20c381562dd97" != fingerprint(tmp_path, size=(8, 16))
+
+
 def test_other_names_contents_labels_splits_or_pixels_are_other_data(root):
     seen = {fingerprint(root)}
     changes = (
-        dict(size=9), dict(fit="pad"), dict(channels=1), dict(background="red"), dict(label=""), dict(validation=0.5)
+        dict(size=(9,)), dict(size=(9, 8)), dict(size=(8, 9)), dict(fit="pad"), dict(channels=1), dict(background="red"), dict(label=""),
+        dict(validation=0.5),
     )  # fmt: skip
     seen |= {fingerprint(root, **change) for change in changes}
     content = (root / "a" / "0.png").read_bytes()
@@ -200,7 +219,7 @@ def test_other_names_contents_labels_splits_or_pixels_are_other_data(root):
     seen.add(fingerprint(root))
     (root / "a" / "00.png").unlink()
     seen.add(fingerprint(root))
-    assert len(seen) == 11
+    assert len(seen) == 13
 
 
 def test_the_same_images_divided_otherwise_are_other_data(tmp_path):

@@ -29,7 +29,7 @@ def put(root, *names, size=(16, 16), colour=(200, 100, 50)):
 
 
 def source(root, **changes):
-    return folder(**{**DEFAULTS, "path": str(root), "size": 8, **changes})
+    return folder(**{**DEFAULTS, "path": str(root), "size": (8,), **changes})
 
 
 def held(root, split="validation", **changes):

@@ -105,7 +105,13 @@ def test_an_unknown_preset_is_refused_before_weights_are_looked_for():
 
 def test_the_network_says_which_weights_it_has_and_only_the_public_ones_give_a_fid(file, caplog, monkeypatch):
     network = inception.inception("clean", file)
-    assert (network.name, network.distance, network.dim, network.preset, network.size) == ("inception", "FD-Inception", 2048, "clean", 299)
+    assert (network.name, network.distance, network.dim, network.preset, network.size) == (
+        "inception",
+        "FD-Inception",
+        2048,
+        "clean",
+        (299, 299),
+    )
     assert len(network.sha256) == 64
     assert "are not the public file" in caplog.text
     monkeypatch.setattr(inception, "PUBLIC", network.sha256)

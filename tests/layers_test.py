@@ -161,11 +161,11 @@ def test_the_time_embedding_is_smooth_in_edm_s_time_where_noise_levels_differ_by
 # Patches
 
 
-@pytest.mark.parametrize(("shape", "patch"), [((4, 8, 3), 2), ((6, 3, 1), 3), ((4, 4, 4), 1), ((2, 6, 2), 2)])
+@pytest.mark.parametrize(("shape", "patch"), [((4, 8, 3), 2), ((6, 3, 1), 3), ((4, 4, 4), 1), ((2, 6, 2), 2), ((5, 7, 2), 3)])
 def test_unpatchify_is_the_inverse_of_patchify(normal, shape, patch):
     x = normal(3, *shape)
     tokens = layers.patchify(x, patch)
-    assert tokens.shape == (3, shape[0] * shape[1] // patch**2, patch**2 * shape[2])
+    assert tokens.shape == (3, -(-shape[0] // patch) * -(-shape[1] // patch), patch**2 * shape[2])
     np.testing.assert_array_equal(layers.unpatchify(tokens, shape, patch), x)
 
 

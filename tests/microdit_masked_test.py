@@ -105,6 +105,25 @@ def test_a_kept_patch_is_predicted_as_among_the_kept_ones_alone(images, position
     np.testing.assert_allclose(patches(out.pred)[0, kept], alone[0], **CLOSE)
 
 
+@pytest.mark.parametrize("positions", ["sincos", "rope"])
+def test_an_image_that_patches_do_not_divide_is_one_with_zeros_beyond_its_edges(images, positions):
+    """5x7 in patches of 2: 3x4 of them, as of 6x8. Only its own pixels are predicted, and weigh."""
+    small = images[:, :5, :7]
+    wide = np.zeros((BATCH, 6, 8, 3), np.float32)
+    wide[:, :5, :7] = small
+
+    def run(x):
+        graphdef, state = abstract(**WIDE | dict(shape=x.shape[1:], positions=positions, mask=0.5))
+        model = nnx.merge(graphdef, drawn(state))
+        return jax.jit(lambda: (model(x, T, cond={}), model(x, T, cond={}, rngs=nnx.Rngs(mask=1))))()
+
+    (whole, dropped), (wide_whole, wide_dropped) = run(small), run(wide)
+    np.testing.assert_allclose(whole.pred, wide_whole.pred[:, :5, :7], **CLOSE)
+    np.testing.assert_allclose(dropped.pred, wide_dropped.pred[:, :5, :7], **CLOSE)
+    np.testing.assert_array_equal(dropped.weight, wide_dropped.weight[:, :5, :7])
+    assert whole.weight is None
+
+
 def test_three_quarters_dropped_take_less_than_half_of_the_work():
     """Two blocks of mixer, twelve of backbone: products of a whole gradient."""
     sizes = dict(shape=(32, 32, 3), width=64, depth=12, mixer_depth=2, heads=4, mlp_multiple=64)

@@ -47,7 +47,7 @@ def colour(tmp_path_factory):
 
 
 def test_it_bears_the_run_s_name_and_never_fid_s(network):
-    assert (network.name, network.distance, network.dim, network.size) == ("my_digits", "FD-my_digits", 16, 8)
+    assert (network.name, network.distance, network.dim, network.size) == ("my_digits", "FD-my_digits", 16, (8, 8))
     assert network.preset == "8x8, grey, bicubic, [-1, 1]"
 
 
@@ -64,7 +64,7 @@ def test_a_run_s_own_pictures_get_the_features_of_its_averaged_weights_in_float3
     np.testing.assert_allclose(got["logits"], model(exact), rtol=1e-4, atol=1e-5)
 
 
-def test_input_is_square_of_the_run_s_size_in_three_channels(network, colour):
+def test_input_is_of_the_run_s_size_in_three_channels(network, colour):
     picture = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     for each, size in ((network, 8), (colour, 16)):
         x = each.prepare(picture)
@@ -103,13 +103,15 @@ def test_a_run_named_as_a_public_network_is_refused(classifier, tmp_path):
         networks.of_run(str(workdir))
 
 
-def test_images_that_are_not_square_are_refused(grey, monkeypatch):
+def test_a_run_on_pictures_that_are_not_square_has_input_of_their_shape(grey, monkeypatch):
     saved = checkpoint.find(grey)
     spec = {**saved.codec.spec, "x": dataclasses.replace(saved.codec.spec["x"], shape=(8, 6, 1))}
-    wide = dataclasses.replace(saved, codec=dataclasses.replace(saved.codec, spec=spec))
-    monkeypatch.setattr(checkpoint, "find", lambda *_, **options: wide)
-    with pytest.raises(UserError, match="8x6; features are taken from square ones only"):
-        networks.of_run(str(grey))
+    tall = dataclasses.replace(saved, codec=dataclasses.replace(saved.codec, spec=spec))
+    monkeypatch.setattr(checkpoint, "find", lambda *_, **options: tall)
+    network = networks.of_run(str(grey))
+    assert (network.size, network.preset) == ((8, 6), "8x6, grey, bicubic, [-1, 1]")
+    picture = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    assert jax.jit(network.apply)(network.variables, network.prepare(picture)[None])["features"].shape == (1, 16)
 
 
 def test_a_place_without_a_run_is_named_by_its_own_flag(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tinygen import config, keys
+from tinygen import cli, config, keys
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,19 @@ def test_an_override_sets_its_key_alone_with_the_keys_type(configured, recipe, o
     assert config.flatten(made)[key] == value
     assert type(config.flatten(made)[key]) is type(config.flatten(plain)[key])
     assert config.difference(plain, made).keys() <= {key}
+
+
+@pytest.mark.parametrize(("words", "size"), [(["64"], (64,)), (["37,53"], (37, 53)), (["(37, 53)"], (37, 53)), (["64", "37"], (37,))])
+def test_a_size_is_one_number_or_height_and_width_and_the_last_that_is_given_counts(configured, words, size):
+    assert configured("--config.data.name=folder", *(f"--config.data.size={each}" for each in words)).data.size == size
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("64x48", "'64x48' is a str, but must be a int such as 64, or several"), ("64 48", "have commas between them")]
+)
+def test_a_size_that_is_none_is_refused_with_what_is_one(recipe, capsys, word, said):
+    assert cli.main(["train", f"--config={recipe}", "--config.data.name=folder", f"--config.data.size={word}"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_flag_after_a_boolean_override_is_not_its_value(called, recipe):
@@ -100,14 +113,14 @@ def faces(called, tmp_path):
 @pytest.mark.parametrize("name", ["folder", "celeb_a", "tfds"])
 def test_another_data_set_is_read_at_the_size_that_the_recipe_and_its_variant_set(faces, name):
     given = [f"--config.data.name={name}"]
-    assert faces("", *given).data.size == 64  # which the row tfds has at 0, and that of the recipe at 64 too: it was set all the same
-    assert faces("small", *given).data.size == 32
-    assert faces("small", "--config.data.size=48", *given).data.size == 48
+    assert faces("", *given).data.size == (64,)  # which the row tfds has at 0, and that of the recipe at 64 too: it was set all the same
+    assert faces("small", *given).data.size == (32,)
+    assert faces("small", "--config.data.size=48", *given).data.size == (48,)
     assert faces("small", *given).data.flip
 
 
 def test_a_variant_that_names_another_row_keeps_what_the_recipe_set(faces):
-    assert (faces("small+photos").data.size, faces("photos+small").data.size, faces("photos").data.size) == (32, 32, 64)
+    assert (faces("small+photos").data.size, faces("photos+small").data.size, faces("photos").data.size) == ((32,), (32,), (64,))
     assert faces("photos").data.flip
 
 
@@ -131,7 +144,7 @@ def test_what_cannot_be_carried_over_is_said_in_one_line_with_its_old_value(face
     said = capsys.readouterr().err
     assert said == (
         "tinygen: config.data.name=digits in place of avatars drops what the recipe sets: "
-        "num=240, size=64, label='mouth' (now 'label'), flip=True\n"
+        "num=240, size=(64,), label='mouth' (now 'label'), flip=True\n"
     )
     faces("", "--config.data.name=pixel_faces", "--config.data.label=hat", "--config.objective.name=meanflow")
     objective, data = capsys.readouterr().err.splitlines()

@@ -104,6 +104,15 @@ def test_a_folder_without_images_is_refused_and_what_is_there_told(tmp_path):
         of_folder(str(tmp_path), "--samples")
 
 
+def test_files_of_a_kind_that_this_pillow_cannot_read_are_counted(folder, caplog, monkeypatch):
+    monkeypatch.setattr(module.pixels, "UNREADABLE", {"jxr": "this Pillow does not read JXR"})
+    place = folder(a=Image.fromarray(noise(9, 9, 3)))
+    (place / "b.jxr").touch()
+    (place / "notes.md").touch()
+    assert of_folder(str(place), "--samples").num == 1
+    assert caplog.messages == [f"--samples={place}: passed over: 1 .jxr (this Pillow does not read JXR)"]
+
+
 def damage(path):
     path.write_bytes(path.read_bytes()[:60])
 

@@ -130,6 +130,14 @@ def test_images_of_the_same_size_keep_the_positions_that_they_had():
         stages.check_data(config(model=microdit(position_grid=4)), codec(), saved())
 
 
+def test_positions_of_patches_that_do_not_divide_the_images_stay_and_are_not_interpolated():
+    earlier = saved(codec(37, 53))  # 10x14 patches of 4
+    for grid in (0, 10):
+        stages.check_data(config(model=microdit(position_grid=grid)), codec(37, 53), earlier)
+    with pytest.raises(UserError, match=r"the images are 74x106 where .* were 37x53, and their patches do not divide both"):
+        stages.check_data(config(model=microdit(position_grid=10)), codec(74, 106), earlier)
+
+
 def test_positions_of_other_proportions_are_not_interpolated():
     with pytest.raises(UserError, match=r"the images are 64x32 where .* were 32x32, which is no multiple in both directions"):
         stages.check_data(config(model=microdit(position_grid=8)), codec(64, 32), saved())

@@ -204,7 +204,14 @@ def test_a_recipe_begins_with_its_own_command(path):
     assert re.search(rf"tinygen train --config={re.escape(path.stem)}(?![\w.])", said)
 
 
-NAMING = [*ROOT.rglob("*.md"), *RECIPES, *(ROOT / "scripts").rglob("*.py"), *(ROOT / "scripts").glob("*.sh"), *PACKAGE.rglob("*.py")]
+NAMING = [
+    ROOT / "README.md",
+    *(ROOT / "docs").rglob("*.md"),
+    *RECIPES,
+    *(ROOT / "scripts").rglob("*.py"),
+    *(ROOT / "scripts").glob("*.sh"),
+    *PACKAGE.rglob("*.py"),
+]
 
 
 def test_recipes_that_pages_recipes_and_messages_name_exist():

@@ -1,4 +1,4 @@
-import io
+import functools
 import json
 import threading
 from types import SimpleNamespace
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as library
 from PIL import Image
+from tfds_sets import HELD_OUT, NUM, Squares, Stripes, numbers, pixels_of, prepared, source_of
 
 from tinygen import build, media, train
 from tinygen import config as schema
@@ -14,64 +15,6 @@ from tinygen.data import pixels, tfds
 from tinygen.data.base import check_batch
 from tinygen.errors import UserError
 from tinygen.workdir import files
-
-NUM, HELD_OUT = 40, 6
-
-
-def pixels_of(index):
-    """Image `index` of `Stripes`: 8 wide, 12 high, three stripes whose colours tell the index."""
-    return np.repeat(np.uint8([[[index, 0, 0]], [[0, index, 0]], [[255, 255, index]]]), 4, axis=0).repeat(8, axis=1)
-
-
-def file_of(array):
-    file = io.BytesIO()
-    Image.fromarray(array).save(file, "PNG")
-    file.seek(0)
-    return file
-
-
-class Stripes(library.core.GeneratorBasedBuilder):
-    """A set with all that a source can use: an image, a class, a nested flag, a caption."""
-
-    VERSION = library.core.Version("1.0.0")
-
-    def _info(self):
-        features = dict(
-            image=library.features.Image(shape=(12, 8, 3)),
-            kind=library.features.ClassLabel(names=["even", "odd"]),
-            caption=library.features.Text(),
-            attributes=dict(Very_Red=np.bool_, age=np.int64),
-        )
-        return library.core.DatasetInfo(builder=self, features=library.features.FeaturesDict(features))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(range(NUM)), "test": self._generate_examples(range(NUM, NUM + HELD_OUT))}
-
-    def _generate_examples(self, numbers):
-        for number in numbers:
-            yield number, self.example(number)
-
-    def example(self, number):
-        attributes = dict(Very_Red=number > 20, age=number)
-        return dict(image=file_of(pixels_of(number)), kind=number % 2, caption=f"stripes, the {number}th", attributes=attributes)
-
-
-class Squares(library.core.GeneratorBasedBuilder):
-    """One split, grey square images under another name, beside a second image; nothing else."""
-
-    VERSION = library.core.Version("1.0.0")
-
-    def _info(self):
-        image = library.features.Image(shape=(8, 8, 1))
-        return library.core.DatasetInfo(builder=self, features=library.features.FeaturesDict(dict(picture=image, mask=image)))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(NUM)}
-
-    def _generate_examples(self, num):
-        for number in range(num):
-            image = np.full((8, 8), 5 * number, np.uint8)
-            yield number, dict(picture=file_of(image), mask=file_of(image))
 
 
 class Words(library.core.GeneratorBasedBuilder):
@@ -107,28 +50,14 @@ class Torn(Words):
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
-    """A TFDS folder with the sets above prepared."""
-    folder = str(tmp_path_factory.mktemp("tfds"))
-    library.disable_progress_bar()
-    for made in (Stripes, Squares, Words):
-        made(data_dir=folder, file_format="array_record").download_and_prepare()
-    return folder
+    """A TFDS folder with some sets prepared."""
+    return prepared(tmp_path_factory.mktemp("tfds"), Stripes, Squares, Words)
 
 
 @pytest.fixture
 def read(place):
     """The source of a set under the table's keywords and the given ones."""
-
-    def made(dataset, **keywords):
-        config = schema.base(data=dict(name="tfds", dataset=dataset, data_dir=place, **keywords))
-        return build.data_source(config)
-
-    return made
-
-
-def numbers(source, split="train"):
-    """The number of every image of a split, by its caption."""
-    return [int(caption.split()[-1][:-2]) for caption in source.splits[split].captions(np.arange(len(source.splits[split])))]
+    return functools.partial(source_of, place)
 
 
 def test_a_set_is_read_by_name_with_its_label_and_captions(read):
@@ -184,7 +113,7 @@ def test_images_keep_their_size_and_channels_where_none_are_given(read):
 def test_resizing_is_that_of_every_other_source(read):
     source = read("stripes", size=4, fit="pad")
     (number,) = numbers(source)[:1]
-    by_hand = pixels.fitted(Image.fromarray(pixels_of(number)), size=4, fit="pad", channels=3, background="white")
+    by_hand = pixels.fitted(Image.fromarray(pixels_of(number)), size=(4, 4), fit="pad", channels=3, background="white")
     np.testing.assert_array_equal(source.codec.decode(source.splits["train"].take(np.array([0]))["x"][0]), by_hand)
 
 
@@ -236,9 +165,9 @@ def test_a_run_shows_what_its_model_will_see_of_the_data(read, tmp_path):
         ("words", {}, "holds no image; its features: word"),
         ("squares", {}, "several images: choose one with config.data.image=picture | mask"),
         ("squares", dict(image="pictur"), "did you mean 'picture'?"),
-        ("stripes", {}, "are 12x8: set config.data.size"),
         ("stripes", dict(size=8, label="knd"), "did you mean 'kind'?"),
-        ("stripes", dict(size=8, label="attributes/age"), "unknown label"),
+        ("stripes", dict(size=8, label="caption"), "caption: in stripes that is Text, and a label is a class, a flag or one whole number"),
+        ("stripes", dict(size=(12, 8, 3)), "config.data.size=12,8,3 must be one number, pixels a side, or two: height,width"),
         ("stripes", dict(size=8, train="trian"), "Unknown split 'trian'"),
         ("stripes", dict(size=8, validation="train[0:0]"), "split 'train[0:0]' of stripes: it is empty"),
         ("stripes", dict(size=8, fit="stretch"), "fit"),
@@ -258,7 +187,7 @@ def test_what_a_set_does_not_have_is_refused_before_it_is_downloaded(tmp_path):
     with pytest.raises(UserError, match="holds no image"):
         build.data_source(schema.base(data=dict(name="tfds", dataset="far", data_dir=str(tmp_path))))
     with pytest.raises(UserError, match="did you mean 'hair_color'"):
-        tfds.avatars(style="micah", num=100, size=64, label="hair_colr", flip=False, data_dir=str(tmp_path), prepares=True)
+        tfds.avatars(style="micah", num=100, size=(64,), label="hair_colr", flip=False, data_dir=str(tmp_path), prepares=True)
     assert not list(tmp_path.rglob("*.array_record*"))
 
 

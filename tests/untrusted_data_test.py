@@ -12,7 +12,7 @@ import pytest
 from confinement import confined
 from PIL import Image
 
-from tinygen.data import tfds_trust
+from tinygen.data import pixels, tfds_trust
 from tinygen.data.folder import folder
 from tinygen.errors import UserError
 
@@ -40,6 +40,17 @@ def vp8l(width, height):
     return b"RIFF" + struct.pack("<I", 12 + len(body)) + b"WEBPVP8L" + struct.pack("<I", len(body)) + body
 
 
+def j2k(width, height):
+    size = struct.pack(">HHIIIIIIIIH", 47, 0, width, height, 0, 0, width, height, 0, 0, 3) + bytes([7, 1, 1]) * 3
+    return b"\xff\x4f\xff\x51" + size + b"\xff\xd9"
+
+
+def avif(width, height):
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, "AVIF")
+    return stream.getvalue().replace(b"ispe" + struct.pack(">III", 0, 16, 16), b"ispe" + struct.pack(">III", 0, width, height))
+
+
 BOMBS = {
     "square.png": png(60_000, 60_000),
     "long.png": png(2**31 - 1, 1),
@@ -55,6 +66,8 @@ BOMBS = {
     "lines.ppm": b"P6 100000 100000 255\n" + bytes(30),
     "info.bmp": b"BM" + struct.pack("<IHHI", 100, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 10**6, 10**6, 1, 24, 0, 0, 0, 0, 0, 0),
     "text.png": png(20, 20)[:33] + chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(2**27))) + png(20, 20)[33:],
+    **({"tile.j2k": j2k(60_000, 60_000)} if "JPEG2000" in pixels.FORMATS else {}),
+    **({"strip.avif": avif(32_000, 8_000)} if "AVIF" in pixels.FORMATS else {}),
     "program.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 99 99\n",  # which PIL would give to another program
 }
 
@@ -72,7 +85,7 @@ def pictures(tmp_path, monkeypatch):
 
 def source(path, label=""):
     return folder(
-        path=str(path), size=8, fit="crop", channels=3, background="white", min_side=1, label=label, validation=0.5, flip=False
+        path=str(path), size=(8,), fit="crop", channels=3, background="white", min_side=1, label=label, validation=0.5, flip=False
     )  # fmt: skip
 
 

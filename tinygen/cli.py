@@ -25,6 +25,7 @@ from tinygen.workdir.reading import Refused
 PLAIN = {  # what absl says in Python's words
     r"invalid literal for int\(\) with base 10: .*": "that is no whole number",
     r"could not convert string to float: .*": "that is no number",
+    r"Error while parsing string: .* as tuple\..*": "several values have commas between them",
     r"\('Non-boolean argument to boolean flag', .*\)": "that is neither true nor false",
 }
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
@@ -190,6 +191,7 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     for override in overrides:
         if (key := overridden_key(override)) not in keys:
             raise unknown("config key", key, keys)
+    overrides = list({overridden_key(override): override for override in overrides}.values())  # or a tuple's values would add up
     typed = flags.FlagValues()
     own = schema.change(config, {})  # the flags change what they are given
     config_flags.DEFINE_config_dict("config", own, flag_values=typed, sys_argv=overrides)

@@ -229,19 +229,23 @@ def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "")
     return merged
 
 
-def _coerced(key: str, default: Any, value: Any) -> Any:
-    """`value` as the type of `default`: an int will do for a float, a list for a tuple; nothing else is converted."""
+def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
+    """`value` as the type of `default`: an int will do for a float, a list or a lone number for a tuple; nothing else is converted."""
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError as error:
             raise UserError(f"config.{key}: no float is as large as a number of {len(str(value))} digits") from error
-    if isinstance(default, tuple) and isinstance(value, list | tuple):
+    if isinstance(default, tuple):
         plain = bool(default) and not isinstance(default[0], tuple)  # all items of one type; of a tuple of tuples nothing is known here
-        return tuple(_coerced(key, default[0], item) if plain else _frozen(item) for item in value)
+        if plain and isinstance(default[0], int | float) and isinstance(value, int | float):
+            value = (value,)
+        if isinstance(value, list | tuple):
+            return tuple(_coerced(key, default[0], each, item=True) if plain else _frozen(each) for each in value)
     if type(value) is not type(default):
         kind = "section" if isinstance(default, Mapping) else type(default).__name__
-        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}")
+        several = ", or several with commas between them" if item else ""  # item: of a tuple
+        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}{several}")
     return value
 
 

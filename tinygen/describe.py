@@ -12,8 +12,10 @@ from rich.table import Table
 
 from tinygen import build, checkpoint, footprint, optim, programs, runtime, stages
 from tinygen.config import Config
+from tinygen.data.codec import Field
 from tinygen.flops import Products, flops, products_of
 from tinygen.footprint import Footprint, si
+from tinygen.models.layers import patches_of
 from tinygen.preflight import abstract_state, check_programs
 from tinygen.sharding import path_name
 
@@ -38,7 +40,7 @@ def main(config: Config) -> int:
     step = build.train_step(config, parts, parts.layout.shardings(abstract))
     traced = programs.traced_step(step, parts.layout, abstract, batch)
     counted = products_of(traced.jaxpr)
-    show(work(config.batch_size, counted))
+    show("\n".join([work(config.batch_size, counted), *filling(config.model.get("patch", 1), source.codec.spec.get("x"))]))
     with Console(stderr=True).status("compiling the training step"):
         taken = footprint.measure(traced.lower().compile(), parts.layout, abstract)
     console.print(partition(taken))
@@ -83,6 +85,17 @@ def module_of(path: str) -> str:
 def work(batch_size: int, counted: Products) -> str:
     operations = flops(counted)
     return f"{si(operations)}FLOPs a step, {si(operations / batch_size)}FLOPs an example: the matrix products, forward and backward"
+
+
+def filling(patch: int, x: Field | None) -> list[str]:
+    """What to say where patches do not divide the sides of examples; nothing where they do."""
+    sides = x.shape[:-1] if x else ()
+    filled = [patch * count for count in patches_of(sides, patch)]
+    if list(sides) == filled:
+        return []
+    before, after = ("x".join(map(str, each)) for each in (sides, filled))
+    more = math.prod(filled) / math.prod(sides) - 1
+    return [f"  warning: patches of {patch} do not divide {before}: zeros fill it up to {after}, which is {more:.1%} more work"]
 
 
 def partition(taken: Footprint) -> Table:

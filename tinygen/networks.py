@@ -42,7 +42,7 @@ def load(name: str, *, preset: str | None, weights: str | None, option: str = "-
 def of_run(ckpt: str, option: str = "--features") -> Network:
     """The averaged weights of a run of objective classification, as a network in float32; its distance is FD-(name of the run).
 
-    Its input is square, of the run's own size: resized as clean-fid does (Parmar et al. 2022), grey where the run's images are,
+    Its input has the run's own size: resized as clean-fid does (Parmar et al. 2022), grey where the run's images are,
     in [-1, 1]. Raises UserError for a run that is no classifier of images.
     """
     saved = checkpoint.find(ckpt, option=option)
@@ -53,8 +53,6 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
             "Train a classifier on your labels first, tinygen train --config=classify_digits, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape
-    if height != width:
-        raise UserError(f"{option}={ckpt}: its images are {height}x{width}; features are taken from square ones only")
     parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
     graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
@@ -63,7 +61,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     def prepare(image: np.ndarray) -> np.ndarray:
         if channels == 1:  # BT.601, as Pillow has it; what was grey is not changed
             image = np.repeat(np.asarray(Image.fromarray(image).convert("L"))[..., None], 3, -1)
-        return encode_pixels(bicubic(image, height))
+        return encode_pixels(bicubic(image, (height, width)))
 
     def apply(variables: tuple[Tree, Tree], x: jax.Array) -> dict[str, jax.Array]:
         model = merge(graph, *variables)
@@ -73,13 +71,13 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     name = saved.name
     if name in NAMES:
         raise UserError(f"{option}={ckpt}: {name} is the name of a public network: give this run's folder another")
-    pixels = jax.ShapeDtypeStruct((1, height, height, 3), "float32")
+    pixels = jax.ShapeDtypeStruct((1, height, width, 3), "float32")
     return Network(
         name=name,
         distance=f"FD-{name}",
         dim=jax.eval_shape(apply, (params, buffers), pixels)["features"].shape[-1],
-        preset=f"{height}x{height}, {'grey' if channels == 1 else 'RGB'}, bicubic, [-1, 1]",
-        size=height,
+        preset=f"{height}x{width}, {'grey' if channels == 1 else 'RGB'}, bicubic, [-1, 1]",
+        size=(height, width),
         prepare=prepare,
         apply=apply,
         variables=(params, buffers),

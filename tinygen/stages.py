@@ -125,8 +125,11 @@ def _check_positions(config: Config, sides: Sequence[int], old_config: Config, o
         return
     if height * old_width != width * old_height:
         raise UserError(f"{others}, which is no multiple in both directions.\nGive images of those proportions, {CURE}")
-    span = old_config.model.position_grid or old_height // old_config.model.patch
-    if span != (config.model.position_grid or height // config.model.patch):
+    patch, old_patch = config.model.patch, old_config.model.patch
+    if not same and (height % patch or old_height % old_patch or width % patch or old_width % old_patch):
+        raise UserError(f"{others}, and their patches do not divide both: positions are not interpolated.\nGive that size, {CURE}")
+    span = old_config.model.position_grid or -(-old_height // old_patch)
+    if span != (config.model.position_grid or -(-height // patch)):
         given = f"config.model.position_grid={config.model.position_grid}: positions span {span} rows of patches in {config.init.ckpt}"
         cure = f"--config.model.position_grid={span}"
         raise UserError(f"{given}: {cure}" if same else f"{others}: {cure} interpolates their positions")

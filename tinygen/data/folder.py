@@ -74,9 +74,9 @@ class FolderExamples:
 
 
 def folder(
-    *, path: str, size: int, fit: str, channels: int, background: str, min_side: int, label: str, validation: float, flip: bool
+    *, path: str, size: Sequence[int], fit: str, channels: int, background: str, min_side: int, label: str, validation: float, flip: bool
 ) -> DataSource:
-    """The images below `path`: `x` float32 [size, size, channels] in [-1, 1], and `label` int32 where there are labels.
+    """The images below `path`: `x` float32 [height, width, channels] in [-1, 1], and `label` int32 where there are labels.
 
     Folders train/ and validation/ (or val/, or test/), where they are all that lies in `path`, are the splits. Otherwise the
     images whose names have the lowest hashes are held out: files that are added do not reshuffle the others.
@@ -89,7 +89,7 @@ def folder(
       UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; an entry of a
         metadata file is wrong. From `take`, later: a file has changed or vanished.
     """
-    options: dict[str, Any] = dict(size=size, fit=fit, channels=channels, background=background)
+    options: dict[str, Any] = dict(size=pixels.frame_of(size), fit=fit, channels=channels, background=background)
     pixels.check_options(**options)
     if not path:
         raise UserError("config.data.path is empty: give a folder of images, for example --config.data.path=photos")
@@ -115,7 +115,7 @@ def folder(
         column = np.array([numbers[labels[each.name]] for each in split], np.int32) if known else None
         return FolderExamples(root, split, column, captions.words, options)
 
-    spec = {"x": Field(shape=(size, size, channels), dtype="float32", low=-1.0, high=1.0)}
+    spec = {"x": Field(shape=(*options["size"], channels), dtype="float32", low=-1.0, high=1.0)}
     if known:
         spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(known) - 1)
     written = _written(metadata, captions, splits)
@@ -140,7 +140,7 @@ def _fault(picture: Picture, min_side: int) -> str:
 def _too_few(root: str, found: Index, left_out: Mapping[str, str], num: int) -> UserError:
     reasons = f"\nLeft out: {naming.first(left_out, left_out)}" if left_out else ""
     if not found.pictures and not any(map(folder_index.is_image, left_out)):
-        others = f", only other files ({naming.by_kind(found.tree.others)})" if found.tree.others else ""
+        others = f", only other files ({naming.by_kind(found.tree.others, pixels.UNREADABLE)})" if found.tree.others else ""
         cure = f"give a folder of {', '.join(folder_index.EXTENSIONS[:3])}, ... files"
         return UserError(f"config.data.path={root!r} holds no images{others}: {cure}{reasons}")
     total = num + sum(map(folder_index.is_image, left_out))
@@ -208,7 +208,7 @@ def _natural(name: str) -> tuple[int, str]:
 def _fingerprint(
     options: Mapping[str, Any], known: Sequence[str], splits: Mapping[str, Sequence[Picture]], labels: Mapping[str, str]
 ) -> str:
-    digest = hashlib.sha256(ascii((sorted(options.items()), known)).encode())
+    digest = hashlib.sha256(ascii((sorted(pixels.recorded(options).items()), known)).encode())
     for split, pictures in splits.items():
         for each in pictures:
             digest.update(ascii((split, each.name, each.digest, labels.get(each.name))).encode())
@@ -246,6 +246,5 @@ def _written(metadata: Metadata, captions: Captions, splits: Mapping[str, Sequen
 def _passed_over(found: Index) -> list[str]:
     names = [each.name for each in found.pictures] + [name for name in found.tree.unreachable if not name.endswith("/")]
     texts = folder_captions.alone(found.tree.texts, names)
-    return naming.passed_over(
-        found.tree.others, {**{f".{kind} beside no image": num for kind, num in texts.items()}, "hidden": found.tree.hidden}
-    )
+    beside = {f".{kind} beside no image": num for kind, num in texts.items()}
+    return naming.passed_over(found.tree.others, {**beside, "hidden": found.tree.hidden}, pixels.UNREADABLE)

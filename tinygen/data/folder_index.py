@@ -24,7 +24,10 @@ from tinygen.data import pixels
 from tinygen.data.folder_metadata import NAMES as METADATA
 from tinygen.errors import UserError
 
-EXTENSIONS = ("png", "jpg", "jpeg", "jpe", "jfif", "webp", "bmp", "dib", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
+EXTENSIONS = (
+    *("png", "jpg", "jpeg", "jpe", "jfif", "webp", "bmp", "dib", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),
+    *(each for _, extensions in pixels.OPTIONAL.values() for each in extensions if each not in pixels.UNREADABLE),
+)
 TEXTS = ("txt", "caption")  # extensions of captions beside images
 FORMAT = f"1, Pillow {PIL.__version__}"  # of the cache; another Pillow may read what this one cannot
 LARGEST = 2**30  # bytes of an image file

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 FIRST = 3  # files that a message names; the rest are only counted
 KINDS = 8  # that a message lists
@@ -25,19 +26,25 @@ def first(names: Iterable[str], reasons: Mapping[str, str] | None = None) -> str
     return ", ".join(each) + (", ..." if len(ordered) > FIRST else "")
 
 
-def by_kind(counts: Counter[str]) -> str:
-    """Numbers of files by extension, the most frequent first; "" is the kind of those without one."""
+def by_kind(counts: Counter[str], reasons: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Numbers of files by extension, the most frequent first; "" is the kind of those without one.
+
+    reasons: {extension: why such files are not read}, where that has to be said
+    """
     listed = counts.most_common(KINDS)
     more = ", ..." if len(counts) > len(listed) else ""
-    return ", ".join(f"{num:,} {f'.{shown(kind[:LONGEST])}' if kind else 'without an extension'}" for kind, num in listed) + more
+    why = {kind: f" ({reasons[kind]})" for kind, _ in listed if kind in reasons}
+    each = (f"{num:,} {f'.{shown(kind[:LONGEST])}' if kind else 'without an extension'}{why.get(kind, '')}" for kind, num in listed)
+    return ", ".join(each) + more
 
 
-def passed_over(counts: Counter[str], others: Mapping[str, int]) -> list[str]:
+def passed_over(counts: Counter[str], others: Mapping[str, int], reasons: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """The line that says what lies in a folder and was not read; none where there is nothing.
 
     others: numbers of files by a word for what they are
+    reasons: as `by_kind` takes them
     """
-    parts = [by_kind(counts)] if counts else []
+    parts = [by_kind(counts, reasons)] if counts else []
     parts += [f"{num:,} {what}" for what, num in others.items() if num]
     return [f"passed over: {', '.join(parts)}"] if parts else []
 

@@ -1,4 +1,4 @@
-"""How a picture of any kind becomes a square of uint8 pixels, for every source that reads image files.
+"""How a picture of any kind becomes a frame of uint8 pixels, for every source that reads image files.
 
 In this order:
 - JPEGs are decoded at 1/2, 1/4 or 1/8 where that still leaves twice the pixels that are needed.
@@ -8,25 +8,36 @@ In this order:
   reduces 16-bit colour to its high bytes. Float pixels (mode F) have no agreed range: they are refused.
 - Transparency, of whatever mode, is composited onto the background.
 - Palettes, 1-bit, CMYK, YCbCr, LAB and HSV become RGB; for one channel, luma (0.299 R + 0.587 G + 0.114 B).
-- crop: the shorter side is brought to `size`, the middle of the longer one kept. pad: the longer side is brought to `size`, the
-  rest is background. Both antialiased (Lanczos, after a box filter where there is much to reduce); smaller pictures are
-  enlarged; a picture that has the size already keeps its pixels exactly.
+- crop: the picture is scaled until it covers the frame, and its middle is kept. pad: it is scaled until it fits inside, and the rest is
+  background. squeeze: each side is scaled on its own, which changes the proportions. All antialiased (Lanczos, after a box filter where
+  there is much to reduce); smaller pictures are enlarged; a picture that has the frame's size already keeps its pixels exactly.
 """
 
 import functools
 import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageColor
+from PIL import Image, ImageColor, features
 
 from tinygen.errors import UserError, unknown
 
-FITS = ("crop", "pad")
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FITS = ("crop", "pad", "squeeze")
+OPTIONAL = {  # formats that Pillow can be built without: its name for what it then lacks, and their files' extensions
+    "AVIF": ("avif", ("avif", "avifs")),
+    "JPEG2000": ("jpg_2000", ("jp2", "j2k", "j2c", "jpc", "jpf", "jpx")),
+}
+MISSING = [kind for kind, (feature, _) in OPTIONAL.items() if not features.check(feature)]
+UNREADABLE = {extension: f"this Pillow does not read {kind}" for kind in MISSING for extension in OPTIONAL[kind][1]}
+"""{extension: reason} of image files that are passed over."""
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", *(kind for kind in OPTIONAL if kind not in MISSING))
 """What `PIL.Image.open` is to try, and nothing else: among its other formats are some that start programs."""
 
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "I;16", "I;16L", "I;16B")
-GAP = 2.0  # cheap reduction stops at this multiple of the size; the antialiasing filter does the rest
+GAP = 2  # cheap reduction stops at this multiple of the size; the antialiasing filter does the rest
 ORIENTATION = 0x0112  # EXIF's tag
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -39,10 +50,32 @@ TURNS = {
 }
 
 
-def check_options(*, size: int, fit: str, channels: int, background: str) -> None:
+def frame_of(size: Sequence[int]) -> tuple[int, int]:
+    """(height, width) that config.data.size means: one number is both. Raises UserError for anything else."""
+    if len(size) not in (1, 2):
+        raise UserError(f"config.data.size={shown(size)} must be one number, pixels a side, or two: height,width")
+    return size[0], size[-1]
+
+
+def shown(size: Sequence[int]) -> str:
+    """A size as the command line takes it.
+
+    >>> shown((37, 53)), shown((64, 64))
+    ('37,53', '64')
+    """
+    return str(size[0]) if len(set(size)) == 1 else ",".join(map(str, size))
+
+
+def recorded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `fitted` as fingerprints hold them: a square by one number, as all were when the first runs were made."""
+    height, width = options["size"]
+    return {**options, "size": height if height == width else (height, width)}
+
+
+def check_options(*, size: Sequence[int], fit: str, channels: int, background: str) -> None:
     """Raises UserError for options of `fitted` that it could not follow."""
-    if size < 1:
-        raise UserError(f"config.data.size={size} must be at least 1 (pixels a side)")
+    if min(size) < 1:
+        raise UserError(f"config.data.size={shown(size)} must be at least 1 (pixels: a side, or height,width)")
     if fit not in FITS:
         raise unknown("config.data.fit", fit, FITS)
     if channels not in (1, 3):
@@ -50,12 +83,12 @@ def check_options(*, size: int, fit: str, channels: int, background: str) -> Non
     _colour(background)
 
 
-def fitted(image: Image.Image, *, size: int, fit: str, channels: int, background: str) -> np.ndarray:
-    """The picture as uint8 [size, size, channels], by the rules above.
+def fitted(image: Image.Image, *, size: tuple[int, int], fit: str, channels: int, background: str) -> np.ndarray:
+    """The picture as uint8 [height, width, channels], by the rules above.
 
     Args:
-      size: pixels a side.
-      fit: "crop" or "pad".
+      size: (height, width) of the frame, in pixels.
+      fit: "crop", "pad" or "squeeze".
       channels: 1 (grey) or 3 (RGB).
       background: what transparency and padding show, as a name or #rrggbb.
 
@@ -64,21 +97,32 @@ def fitted(image: Image.Image, *, size: int, fit: str, channels: int, background
       ValueError: the pixels have no agreed range; and whatever PIL raises for a file that it cannot decode.
     """
     check_options(size=size, fit=fit, channels=channels, background=background)
-    side = min(image.size) if fit == "crop" else max(image.size)
-    width, height = (math.ceil(length * GAP * size / side) for length in image.size)
+    frame = (size[1], size[0])  # as PIL has it
+    # For a picture that lies on its side the frame does too: what is decoded is enough for both.
+    scale = max(_scale(image.size, each, fit) for each in (frame, size))
+    width, height = (math.ceil(length * GAP * scale) for length in image.size)
     image.draft(None, (width, height))
     mode, colour = "L" if channels == 1 else "RGB", _colour(background)
     image = _opaque(upright(image), colour).convert(mode)
-    if fit == "crop":
-        side = min(image.size)
-        left, top = ((length - side) // 2 for length in image.size)  # whole pixels: half of one would blur
-        image = image.resize((size, size), Image.Resampling.LANCZOS, (left, top, left + side, top + side), reducing_gap=GAP)
-    else:
-        width, height = (max(1, round(length * size / max(image.size))) for length in image.size)
-        canvas = Image.new("RGB", (size, size), colour).convert(mode)
-        canvas.paste(image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=GAP), ((size - width) // 2, (size - height) // 2))
+    scale = _scale(image.size, frame, fit)
+    if fit == "pad":
+        width, height = (max(1, round(length * scale)) for length in image.size)
+        canvas = Image.new("RGB", frame, colour).convert(mode)
+        place = ((frame[0] - width) // 2, (frame[1] - height) // 2)
+        canvas.paste(image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=GAP), place)
         image = canvas
-    return np.array(image).reshape(size, size, channels)
+    else:
+        kept = [side / scale for side in frame] if fit == "crop" else image.size
+        left, top = ((length - side) // 2 for length, side in zip(image.size, kept, strict=True))  # whole pixels: half of one would blur
+        box = (left, top, float(left + kept[0]), float(top + kept[1]))
+        image = image.resize(frame, Image.Resampling.LANCZOS, box, reducing_gap=GAP)
+    return np.array(image).reshape(*size, channels)
+
+
+def _scale(size: tuple[int, int], frame: tuple[int, int], fit: str) -> Fraction:
+    """By how much a picture is scaled to fit into the frame, or else to cover it; exactly, so that none is off by a pixel."""
+    scales = (Fraction(target, length) for target, length in zip(frame, size, strict=True))
+    return min(scales) if fit == "pad" else max(scales)
 
 
 def check_pixels(image: Image.Image) -> None:

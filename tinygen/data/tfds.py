@@ -1,8 +1,8 @@
 """Images from TensorFlow Datasets: by name, or from a builder's own folder; read by random access, without TensorFlow.
 
 A set is prepared once, in the ArrayRecord format. Its only image feature is taken, or the one that is named; its label is a
-ClassLabel or a bool feature, nested ones by path ("attributes/Smiling"); a Text feature called caption or text says what
-an image shows.
+ClassLabel, a bool or an integer feature, nested ones by path ("attributes/Smiling"); a Text feature called caption or text says what
+an image shows. Each whole number that occurs is a label, as it is in the metadata of a folder.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tinygen.data import pixels
 from tinygen.data.base import DataSource, Nameless
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
-from tinygen.data.tfds_features import at, features_of, image_of, label_of, own_size
+from tinygen.data.tfds_features import at, features_of, image_of, label_of, own_frame, values_of
 from tinygen.data.tfds_trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
 
@@ -41,10 +41,12 @@ class TfdsExamples(Nameless):
 
     rows: TFDS's random access; images as the bytes of their files, so that they are decoded as everywhere else here
     image, label, caption: paths of features, "" for none
+    values: [K] of the label feature, where label i is not the value i itself; None otherwise
     options: of `pixels.fitted`
     """
 
     rows: Any
+    values: np.ndarray | None
     image: str
     label: str
     caption: str
@@ -61,7 +63,8 @@ class TfdsExamples(Nameless):
             raise UserError(f"an image of the TFDS set cannot be used ({str(error)[:120]}): one of {indices[:8].tolist()}") from error
         batch = {"x": encode_pixels(np.stack(images))}
         if self.label:
-            batch["label"] = np.asarray([at(row, self.label) for row in rows], np.int32)
+            found = np.asarray([at(row, self.label) for row in rows])
+            batch["label"] = (found if self.values is None else np.searchsorted(self.values, found)).astype(np.int32)
         return batch
 
     def captions(self, indices: np.ndarray) -> list[str]:
@@ -74,8 +77,8 @@ class TfdsExamples(Nameless):
 
 
 def tfds(
-    *, dataset: str, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, data_dir: str,
-    prepares: bool,
+    *, dataset: str, train: str, validation: str, image: str, label: str, size: Sequence[int], fit: str, channels: int, flip: bool,
+    data_dir: str, prepares: bool,
 ) -> DataSource:  # fmt: skip
     """A TFDS image set. The keywords are described in `tinygen.keys.DATASETS`.
 
@@ -87,12 +90,12 @@ def tfds(
     return source(builder, train, validation, image, label, size, fit, channels, flip, prepares or not data_dir)
 
 
-def celeb_a(*, label: str, size: int, fit: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
+def celeb_a(*, label: str, size: Sequence[int], fit: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
     """202,599 photographs of celebrities (Liu et al. 2015), 178x218, with 40 attributes: label="attributes/Smiling"."""
     return source(builder_of("celeb_a", data_dir), "train", "", "", label, size, fit, 3, flip, prepares or not data_dir)
 
 
-def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
+def avatars(*, style: str, num: int, size: Sequence[int], label: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
     """Drawn faces, RGB: see `tinygen.data.avatars`."""
     from tinygen.data import avatars_builder  # brings TFDS
 
@@ -102,34 +105,41 @@ def avatars(*, style: str, num: int, size: int, label: str, flip: bool, data_dir
 
 
 def source(
-    builder: Any, train: str, validation: str, image: str, label: str, size: int, fit: str, channels: int, flip: bool, prepares: bool = True
-) -> DataSource:
-    """The DataSource of a builder, whose data are prepared, if they are not and may be: once it is clear that they can be used."""
+    builder: Any, train: str, validation: str, image: str, label: str, size: Sequence[int], fit: str, channels: int, flip: bool,
+    prepares: bool = True,
+) -> DataSource:  # fmt: skip
+    """The DataSource of a builder, whose data are prepared, if they are not and may be: once it is clear that they can be used.
+
+    size: (0,) = as stored
+    """
     features = dict(features_of(builder.info.features))
     image = image_of(builder, features, image)
     label, names = label_of(builder, features, label)
     shape = features[image].shape
-    side = size or own_size(builder, image, shape)
-    options: dict[str, Any] = dict(size=side, fit=fit, channels=channels or shape[-1] or 3, background="white")
+    frame = pixels.frame_of(size) if any(size) else own_frame(builder, image, shape)
+    options: dict[str, Any] = dict(size=frame, fit=fit, channels=channels or shape[-1] or 3, background="white")
     pixels.check_options(**options)
     caption = next((name for name in ("caption", "text") if isinstance(features.get(name), library.features.Text)), "")
     first, second = splits_of(prepared(builder, prepares), train, validation)
-    read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
-    spec = {"x": Field(shape=(side, side, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
-    if label:
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
-    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
-    counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
-    identity = f"{builder.info.full_name} {counts} {first} {second} {read} {flip}"
     rows = {"train": rows_of(builder, first, image), "validation": rows_of(builder, second, image)}
+    values = values_of(rows.values(), label) if names is None else None
+    labels = names or () if values is None else tuple(map(str, values.tolist()))
+    read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
+    spec = {"x": Field(shape=(*frame, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
+    if label:
+        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)
+    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
+    stated = {**read, "options": pixels.recorded(options)}
+    counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
+    identity = f"{builder.info.full_name} {counts} {first} {second} {stated} {flip}"
     said = f"{builder.info.full_name}: {len(rows['train']):,} images to train on ({first}), {len(rows['validation']):,} held out ({second})"
     return DataSource(
-        codec=Codec(kind="image", spec=spec, labels=names),
-        splits={split: TfdsExamples(rows=each, **read) for split, each in rows.items()},
+        codec=Codec(kind="image", spec=spec, labels=labels),
+        splits={split: TfdsExamples(rows=each, values=values, **read) for split, each in rows.items()},
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
-        contents=contents_of(builder, counts, first, second, str(read)),
+        contents=contents_of(builder, counts, first, second, str(stated)),
         flip=flip,
-        summary=(f"{said}, in {builder.data_path}", f"{len(names)} labels: {', '.join(names[:12])}" if names else "no labels"),
+        summary=(f"{said}, in {builder.data_path}", f"{len(labels)} labels: {', '.join(labels[:12])}" if labels else "no labels"),
     )
 
 

@@ -1,15 +1,17 @@
 """The features of a TensorFlow Datasets set: which of them are read, by their paths ("attributes/Smiling")."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from etils import epy
 
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, listed, unknown
 
 with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
     import tensorflow_datasets as library
+
+CHUNK = 1024  # examples that are read at once where all are
 
 
 def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -40,10 +42,14 @@ def image_of(builder: Any, features: Mapping[str, Any], name: str) -> str:
     return chosen
 
 
-def label_of(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str, tuple[str, ...]]:
-    """(path, names of its values); "auto" takes the only ClassLabel, if there is exactly one."""
+def label_of(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str, tuple[str, ...] | None]:
+    """(path, names of its values); "auto" takes the only ClassLabel, if there is exactly one. The names are None for whole numbers: which
+    of them occur, `values_of` finds in the data.
+    """
     classes = [path for path, feature in features.items() if isinstance(feature, library.features.ClassLabel)]
-    switches = [path for path, feature in features.items() if feature.shape == () and feature.np_dtype == np.bool_]
+    scalars = {path: np.dtype(feature.np_dtype).kind for path, feature in features.items() if feature.shape == () and path not in classes}
+    switches = [path for path, kind in scalars.items() if kind == "b"]
+    numbers = [path for path, kind in scalars.items() if kind in "iu"]
     if name == "auto":
         name = classes[0] if len(classes) == 1 else ""
     if not name:
@@ -51,16 +57,38 @@ def label_of(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str,
     if name in switches:
         words = name.rpartition("/")[2].replace("_", " ").lower()
         return name, (f"not {words}", words)
-    if name not in classes:
-        raise unknown(f"label of {builder.name}", name, classes + switches)
-    return name, tuple(features[name].names)
+    if name in numbers:
+        return name, None
+    if name in classes:
+        return name, tuple(features[name].names)
+    known = classes + switches + numbers
+    if name in features:
+        kind = type(features[name]).__name__
+        cure = f"choose one of {listed(known)}" if known else "leave it empty, for it has no feature of these kinds"
+        raise UserError(
+            f"config.data.label={name}: in {builder.name} that is {kind}, and a label is a class, a flag or one whole number: {cure}"
+        )
+    raise unknown(f"label of {builder.name}", name, known)
 
 
-def own_size(builder: Any, image: str, shape: tuple[int | None, ...]) -> int:
+def values_of(splits: Iterable[Any], path: str) -> np.ndarray:
+    """The whole numbers [K] that occur in a feature, in order. splits: TFDS's random access to each, all of which is read"""
+    found: set[int] = set()
+    for rows in splits:
+        for first in range(0, len(rows), CHUNK):
+            found.update(int(at(row, path)) for row in rows.__getitems__(range(first, min(first + CHUNK, len(rows)))))
+    return np.array(sorted(found))
+
+
+def own_frame(builder: Any, image: str, shape: tuple[int | None, ...]) -> tuple[int, int]:
+    """(height, width) of the images as stored. Raises UserError where they have no common size."""
     height, width, _ = shape
-    if height is None or height != width:
-        raise UserError(f"data set {builder.name}: its images ({image}) are {height}x{width}: set config.data.size, pixels a side")
-    return height
+    if height is None or width is None:
+        sizes = "x".join(str(side or "?") for side in (height, width))
+        raise UserError(
+            f"data set {builder.name}: its images ({image}) have no common size ({sizes}): set config.data.size, one number or height,width"
+        )
+    return height, width
 
 
 def at(row: Any, path: str) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 from tinygen.keys.key import OWN, RESUME, Section, key
 
-FITS = ("crop", "pad")
+FITS = ("crop", "pad", "squeeze")
 
 READING: dict[str, Any] = dict(  # how all data sets of text become tokens
     tokenizer=key(
@@ -39,8 +39,12 @@ DATASETS: dict[str, Section] = {
     "folder": Section(
         "any tree of images; folders train/ and validation/ (or val/, test/), where there is nothing else, are the splits",
         path=key("", "the folder; its content may not change on resume", OWN, RESUME),
-        size=key(64, "pixels per side"),
-        fit=key("crop", "crop: shorter side to size, middle kept; pad: longer side to size, the rest background", choices=FITS),
+        size=key((64,), "pixels: of each side, or height,width"),
+        fit=key(
+            "crop",
+            "crop: its middle, which fills the size; pad: all of it, the rest background; squeeze: its proportions change",
+            choices=FITS,
+        ),
         channels=key(3, "1: grey, 3: RGB"),
         background=key("white", "what transparency and padding show: a colour's name, or #rrggbb"),
         min_side=key(16, "pixels; images with a shorter side are left out"),
@@ -54,7 +58,7 @@ DATASETS: dict[str, Section] = {
         "drawn faces, RGB; drawn once, which needs the extra avatars",
         style=key("micah", "a row of tinygen.data.avatar_styles.STYLES"),
         num=key(20_000, "faces, the held-out twentieth included", OWN),
-        size=key(64, "pixels per side; faces are drawn at 64 and reduced"),
+        size=key((64,), "pixels: of each side, or height,width of the middle; faces are drawn at 64x64 and reduced"),
         label=key("hair_color", "the attribute to condition on; '': none", OWN),
         flip=key(False, "mirror half of the training images"),
         data_dir=key("", "where TFDS keeps prepared sets; '': its default, ~/tensorflow_datasets", RESUME),
@@ -62,8 +66,8 @@ DATASETS: dict[str, Section] = {
     "celeb_a": Section(
         "202,599 photographs of faces, through TFDS",
         label=key("attributes/Smiling", "one of 40 attributes; '': none", OWN),
-        size=key(64, "pixels per side"),
-        fit=key("crop", "crop the middle, or pad to a square", choices=FITS),
+        size=key((64,), "pixels: of each side, or height,width; the photographs are 218,178"),
+        fit=key("crop", "as for a folder", choices=FITS),
         flip=key(True, "mirror half of the training images"),
         data_dir=key("", "where TFDS keeps prepared sets; '': its default", RESUME),
     ),
@@ -80,9 +84,11 @@ DATASETS: dict[str, Section] = {
         train=key("train", "split, as TFDS writes them: train, train[:50%], train+test", OWN),
         validation=key("", "split; '': validation or test, or else the last twentieth of train", OWN),
         image=key("", "the image feature; '': the only one"),
-        label=key("auto", "a ClassLabel or bool feature, nested ones as a/b; auto: the only ClassLabel, if there is one; '': none", OWN),
-        size=key(0, "pixels per side; 0: as stored"),
-        fit=key("crop", "crop the middle, or pad to a square", choices=FITS),
+        label=key(
+            "auto", "a ClassLabel, bool or integer feature, nested ones as a/b; auto: the only ClassLabel, if there is one; '': none", OWN
+        ),
+        size=key((0,), "pixels: of each side, or height,width; 0: as stored, where all images have one size"),
+        fit=key("crop", "as for a folder", choices=FITS),
         channels=key(0, "1: grey, 3: RGB, 0: as stored"),
         flip=key(False, "mirror half of the training images"),
         data_dir=key("", "where TFDS keeps prepared sets; '': its default", RESUME),

@@ -7,7 +7,7 @@ TIME_SCALE = "of t, span and guidance in their sincos embeddings: 1000 for flow 
 MODELS: dict[str, Section] = {
     "microdit": Section(
         "a transformer on patches, which may drop most of them in training",
-        patch=key(2, "pixels per side of a patch; divides height and width"),
+        patch=key(2, "pixels per side of a patch; zeros fill up the last ones where it does not divide height and width"),
         width=key(256, "features per token; a multiple of heads"),
         depth=key(8, "blocks"),
         heads=key(4, "attention heads; width / heads is even"),
@@ -39,7 +39,7 @@ MODELS: dict[str, Section] = {
     ),
     "convnext": Section(
         "a ConvNeXt at one or two resolutions, for images and sound",
-        patch=key(2, "pixels per side of what the first layer takes together"),
+        patch=key(2, "pixels per side of what the first layer takes together; zeros fill up the last ones where it does not divide a side"),
         widths=key((96, 192), "features at the first resolution and, where there are two values, at half of it", OWN),
         depths=key((2, 6), "blocks per resolution; the first has as many again on the way back"),
         side=key(7, "of the depthwise kernels, odd"),

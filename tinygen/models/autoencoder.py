@@ -72,7 +72,9 @@ class Autoencoder(nnx.Module):
     def check_sides(self, shape: Sequence[int]) -> None:
         H, W, _ = shape
         if H % self.factor or W % self.factor:
-            raise UserError(f"images of {H}x{W}: an autoencoder of {self.factor} pixels a latent's side takes multiples of {self.factor}")
+            near = "x".join(str(max(1, round(side / self.factor)) * self.factor) for side in (H, W))
+            takes = f"takes multiples of {self.factor}, such as {near}"
+            raise UserError(f"images of {H}x{W}: an autoencoder of {self.factor} pixels a latent's side {takes}")
 
 
 class Encoder(nnx.Module):

@@ -57,7 +57,7 @@ class Block(nnx.Module):
 class ConvNeXt(Conditioned):
     """A denoiser: (x [B, H, W, C] or [B, L, C], t [B], label [B]) -> prediction of the shape of x.
 
-    shape: of an example; its sides are multiples of `patch`, and with two resolutions of twice that
+    shape: of an example. Sides that `patch` does not divide are filled up with zeros, odd ones of the first resolution too
     classes: of the label; 0 for a model without one
     told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
     head: the model makes a second prediction, from a last layer of its own
@@ -120,12 +120,12 @@ class ConvNeXt(Conditioned):
         z = stack.through(self.blocks, self.embed(gathered(x, self.patch)), c, remat=self.remat, scan=0)
         if self.halve is not None and self.double is not None:
             low = stack.through(self.inner, self.halve(gathered(z, 2)), c, remat=self.remat, scan=0)
-            z = stack.through(self.outer, z + spread(self.double(low), 2), c, remat=self.remat, scan=0)
-        normal = layers.layer_norm(z)
-        pred = spread(self.final(film(normal, self.final_film(c))), self.patch)
+            z = stack.through(self.outer, z + spread(self.double(low), 2, z.shape[1:-1]), c, remat=self.remat, scan=0)
+        normal, places = layers.layer_norm(z), x.shape[1:-1]
+        pred = spread(self.final(film(normal, self.final_film(c))), self.patch, places)
         if self.head is None or self.head_film is None:
             return Output(pred)
-        return Output(pred, head=spread(self.head(film(normal, self.head_film(c))), self.patch))
+        return Output(pred, head=spread(self.head(film(normal, self.head_film(c))), self.patch, places))
 
     @staticmethod
     def _check(shape: Sequence[int], patch: int, widths: Sequence[int], depths: Sequence[int], side: int) -> None:
@@ -138,13 +138,9 @@ class ConvNeXt(Conditioned):
                 raise UserError(f"config.model.{key}={values if len(values) > 1 else values[0]} must be positive")
         if side < 1 or side % 2 == 0:
             raise UserError(f"config.model.side={side} must be odd and positive: a kernel has a middle")
-        multiple = patch * 2 ** (len(widths) - 1)
-        if any(size % multiple for size in shape[:-1]):
+        if patch > min(shape[:-1]):
             sides = "x".join(map(str, shape[:-1]))
-            halved = ", and its half with two resolutions," if len(widths) == 2 else ""
-            raise UserError(
-                f"config.model.patch={patch}{halved} does not divide examples of {sides}: sides must be multiples of {multiple}"
-            )
+            raise UserError(f"config.model.patch={patch} is larger than a side of the examples, which are {sides}")
 
 
 def film(x: jax.Array, scale_shift: jax.Array) -> jax.Array:
@@ -154,18 +150,19 @@ def film(x: jax.Array, scale_shift: jax.Array) -> jax.Array:
 
 
 def gathered(x: jax.Array, patch: int) -> jax.Array:
-    """[B, *places, C] -> [B, *(places / patch), patch^dims · C]: the places of a patch side by side."""
+    """[B, *places, C] -> [B, *⌈places / patch⌉, patch^dims · C]: the places of a patch side by side, zeros beyond the last."""
     B, *places, C = x.shape
-    x = x.reshape(B, *[each for size in places for each in (size // patch, patch)], C)
+    counts = layers.patches_of(places, patch)
+    x = layers.filled(x, patch).reshape(B, *[each for count in counts for each in (count, patch)], C)
     dims = len(places)
     order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
-    return x.transpose(order).reshape(B, *(size // patch for size in places), -1)
+    return x.transpose(order).reshape(B, *counts, -1)
 
 
-def spread(x: jax.Array, patch: int) -> jax.Array:
-    """The inverse of `gathered`."""
-    B, *places, _ = x.shape
-    dims = len(places)
-    x = x.reshape(B, *places, *[patch] * dims, -1)
+def spread(x: jax.Array, patch: int, places: Sequence[int]) -> jax.Array:
+    """The inverse of `gathered`, for so many places."""
+    B, *counts, _ = x.shape
+    dims = len(counts)
+    x = x.reshape(B, *counts, *[patch] * dims, -1)
     order = [0, *[each for axis in range(1, dims + 1) for each in (axis, axis + dims)], 2 * dims + 1]
-    return x.transpose(order).reshape(B, *(size * patch for size in places), -1)
+    return layers.cut(x.transpose(order).reshape(B, *(count * patch for count in counts), -1), places)

@@ -223,15 +223,33 @@ def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
 
 
+def patches_of(places: Sequence[int], patch: int) -> tuple[int, ...]:
+    """How many patches cover places, along each dimension; the last one may reach beyond them."""
+    return tuple(-(-size // patch) for size in places)
+
+
+def filled(x: jax.Array, patch: int) -> jax.Array:
+    """x [B, *places, C] with zeros after the last place of each dimension that patches of `patch` places do not divide."""
+    missing = [-size % patch for size in x.shape[1:-1]]
+    return jnp.pad(x, [(0, 0), *((0, each) for each in missing), (0, 0)]) if any(missing) else x
+
+
+def cut(x: jax.Array, places: Sequence[int]) -> jax.Array:
+    """x [B, *filled places, C] without what `filled` has added to the `places`."""
+    return x if x.shape[1:-1] == tuple(places) else x[(slice(None), *map(slice, places))]
+
+
 def patchify(x: jax.Array, patch: int) -> jax.Array:
-    """[B, H, W, C] -> [B, H/p · W/p, p·p·C], patches row by row."""
-    B, H, W, C = x.shape
-    x = x.reshape(B, H // patch, patch, W // patch, patch, C)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, (H // patch) * (W // patch), patch * patch * C)
+    """[B, H, W, C] -> [B, ⌈H/p⌉ · ⌈W/p⌉, p·p·C], patches row by row; those that reach beyond the image are filled up with zeros."""
+    B, _, _, C = x.shape
+    rows, columns = patches_of(x.shape[1:3], patch)
+    x = filled(x, patch).reshape(B, rows, patch, columns, patch, C)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, rows * columns, patch * patch * C)
 
 
 def unpatchify(tokens: jax.Array, shape: Sequence[int], patch: int) -> jax.Array:
     """The inverse of `patchify` for images of `shape` (H, W, C)."""
-    H, W, C = shape
-    x = tokens.reshape(-1, H // patch, W // patch, patch, patch, C)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, H, W, C)
+    *places, C = shape
+    rows, columns = patches_of(places, patch)
+    x = tokens.reshape(-1, rows, columns, patch, patch, C)
+    return cut(x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows * patch, columns * patch, C), places)

@@ -1,8 +1,9 @@
 """MicroDiT: a diffusion transformer for images of any size and channel count (Sehwag et al. 2024, arXiv 2407.15811).
 
-Patches become tokens with fixed positions, which are added to them or turn attention's queries and keys. A few cheap blocks, the patch
-mixer, see all of them; then, in training, a random share is dropped, and the backbone runs on those that are kept: its cost falls with
-that share, and the loss is of the kept patches alone.
+Patches become tokens with fixed positions, which are added to them or turn attention's queries and keys. Where patches do not divide an
+image, those at its lower and right edge are filled up with zeros, and what is predicted beyond the edge is cut off. A few cheap blocks,
+the patch mixer, see all of them; then, in training, a random share is dropped, and the backbone runs on those that are kept: its cost
+falls with that share, and the loss is of the kept patches alone.
 
 Blocks of self-attention and SwiGLU, or of a mixture of experts, are modulated by the time and the condition (AdaLN-zero, Peebles & Xie
 2023): at initialisation every block is the identity and the output zero.
@@ -83,7 +84,7 @@ class Block(nnx.Module):
 class MicroDiT(Conditioned):
     """A denoiser: (x [B, H, W, C], t [B], label [B], text [B, S] or embed [B, S, E]) -> prediction [B, H, W, C].
 
-    shape: (H, W, C) of an image; H and W are multiples of `patch`
+    shape: (H, W, C) of an image
     classes: of the label; 0 for a model without one
     text_vocabulary, text_length: of captions; 0 for a model without
     text_features: of captions' embeddings, which take the place of tokens; 0 for a model without
@@ -114,9 +115,10 @@ class MicroDiT(Conditioned):
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
         H, W, C = shape
-        self.grid, self.position_grid = (H // patch, W // patch), position_grid
+        rows, columns = layers.patches_of((H, W), patch)
+        self.grid, self.position_grid = (rows, columns), position_grid
         self.rotated = width // heads if positions == "rope" else 0  # features of a head
-        self.num = masking.num_kept(H // patch * W // patch, mask)
+        self.num = masking.num_kept(rows * columns, mask)
         mixture.check(experts, capacity, self.num)
         text = (text_width or width) if text_vocabulary or text_features else 0
         self._check_text(text_depth, text, width // heads)
@@ -233,8 +235,8 @@ class MicroDiT(Conditioned):
     def _check(shape: Sequence[int], patch: int, width: int, heads: int, adaln: str) -> None:
         if len(shape) != 3:
             raise UserError(f"model microdit draws images [H, W, C], but the data's examples have shape {list(shape)}")
-        if shape[0] % patch or shape[1] % patch:
-            raise UserError(f"config.model.patch={patch} does not divide the image size {shape[0]}x{shape[1]}")
+        if patch > min(shape[:2]):
+            raise UserError(f"config.model.patch={patch} is larger than a side of the images, which are {shape[0]}x{shape[1]}")
         if width % heads or width // heads % 2:
             raise UserError(f"config.model.heads={heads} must divide config.model.width={width} into heads of an even size")
         if width % 4:

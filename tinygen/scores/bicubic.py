@@ -4,13 +4,15 @@ import numpy as np
 from PIL import Image
 
 
-def bicubic(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [H, W, C] -> float32 [size, size, C] in [0, 255], as clean-fid does it.
+def bicubic(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8 [H, W, C] -> float32 [height, width, C] in [0, 255], as clean-fid does it: whatever the proportions were.
+
+    size: (height, width)
 
     Pillow's bicubic filter over a channel's floats, which averages where it reduces; clipped, not rounded. At its size an image
     keeps its pixels.
     """
-    channels = [
-        Image.fromarray(plane).resize((size, size), Image.Resampling.BICUBIC) for plane in image.astype(np.float32).transpose(2, 0, 1)
-    ]
+    height, width = size
+    planes = image.astype(np.float32).transpose(2, 0, 1)
+    channels = [Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC) for plane in planes]
     return np.stack([np.asarray(channel) for channel in channels], -1).clip(0, 255)

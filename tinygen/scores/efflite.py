@@ -62,7 +62,7 @@ def from_arrays(arrays: Arrays, sha256: str) -> Network:
         distance="FD-EffLite0",
         dim=FEATURES,
         preset="efflite0",
-        size=SIZE,
+        size=(SIZE, SIZE),
         prepare=prepare,
         apply=apply,
         variables=nnx.to_pure_dict(state),
@@ -72,7 +72,7 @@ def from_arrays(arrays: Arrays, sha256: str) -> Network:
 
 def prepare(image: np.ndarray) -> np.ndarray:
     """uint8 [H, W, 3] -> float32 [224, 224, 3]: resized as clean-fid does (Parmar et al. 2022), then (x - 127) / 128 as in training."""
-    return (bicubic(image, SIZE) - np.float32(127)) / np.float32(128)
+    return (bicubic(image, (SIZE, SIZE)) - np.float32(127)) / np.float32(128)
 
 
 def weights_file() -> Path:

@@ -100,7 +100,7 @@ def inception(preset: str, weights: str | None) -> Network:
         distance="FID" if sha256 == PUBLIC else "FD-Inception",
         dim=DIM,
         preset=preset,
-        size=resize.SIZE,
+        size=(resize.SIZE, resize.SIZE),
         prepare=resize.PRESETS[preset],
         apply=lambda variables, x: nnx.merge(graphdef, variables)(x),
         variables=variables,

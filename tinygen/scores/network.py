@@ -16,8 +16,9 @@ class Network:
     distance: what a Fréchet distance over it is called: "FID" (over Inception's public weights alone), "FD-EffLite0", ...
     dim: features an image
     preset: the name of how images are resized and scaled
-    prepare: uint8 [H, W, 3] -> float32 [size, size, 3], the network's input; runs on the host, in threads
-    apply: (variables, float32 [B, size, size, 3]) -> {"features": [B, dim], "logits": [B, K]}; pure, to be jitted; logits only where
+    size: (height, width) of its input
+    prepare: uint8 [H, W, 3] -> float32 [height, width, 3], the network's input; runs on the host, in threads
+    apply: (variables, float32 [B, height, width, 3]) -> {"features": [B, dim], "logits": [B, K]}; pure, to be jitted; logits only where
         Inception Score can use them
     variables: the weights, a tree of arrays
     sha256: of the weights' file
@@ -27,7 +28,7 @@ class Network:
     distance: str
     dim: int
     preset: str
-    size: int
+    size: tuple[int, int]
     prepare: Callable[[np.ndarray], np.ndarray]
     apply: Callable[[Any, jax.Array], dict[str, jax.Array]]
     variables: Any

@@ -1,6 +1,7 @@
 """Pictures as Inception-v3 gets them: three ways of resizing, which give one set of images three different distances.
 
-All run on the host, an image at a time. A picture of 299x299 keeps its pixels; then only its scale changes.
+All run on the host, an image at a time. A picture of 299x299 keeps its pixels; then only its scale changes. One that is not square is
+squeezed into the square: nothing is cut off, as in the programs that published scores come from.
 """
 
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def clean(image: np.ndarray) -> np.ndarray:
 
     PIL's bicubic filter over a channel's floats, which averages where it reduces; clipped, not rounded.
     """
-    return (bicubic(image, SIZE) - 128) / np.float32(128)
+    return (bicubic(image, (SIZE, SIZE)) - 128) / np.float32(128)
 
 
 PRESETS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"adm": adm, "pytorch-fid": pytorch_fid, "clean": clean}

@@ -101,7 +101,7 @@ def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) 
     key = fingerprint(facts)
     files = {"features": FeatureFile(home / key, network.dim, str(facts))}
     if logits:
-        image = jax.ShapeDtypeStruct((1, network.size, network.size, 3), "float32")
+        image = jax.ShapeDtypeStruct((1, *network.size, 3), "float32")
         classes = jax.eval_shape(network.apply, network.variables, image)["logits"].shape[-1]
         files["logits"] = FeatureFile(home / f"{key}-logits", classes, str(facts))
     return files

@@ -40,7 +40,7 @@ def extractor(network: Network, layout: Layout) -> Extractor:
     each = ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATOR
     while True:
         size = each * layout.batch_multiple
-        images = jax.ShapeDtypeStruct((size, network.size, network.size, 3), "float32")
+        images = jax.ShapeDtypeStruct((size, *network.size, 3), "float32")
         with jax.set_mesh(layout.mesh):
             step = jitted.lower(variables, images).compile()
         taken = step.memory_analysis()
@@ -68,7 +68,7 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
             images = [each.result() for each in batch if each is not None]
             num = len(batch)
             while len(images) < len(rows):  # the last batch is filled up
-                images.append(np.zeros((network.size, network.size, 3), np.float32))
+                images.append(np.zeros((*network.size, 3), np.float32))
             given = layout.put({"x": np.stack(images)}, size)["x"]
             now = num, step(variables, given)
             if before is not None:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from absl import logging
 from PIL import Image
 
 from tinygen import npy
-from tinygen.data import folder_index, pixels
+from tinygen.data import folder_index, naming, pixels
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.scores.resize import rgb
@@ -63,11 +64,12 @@ def of_folder(path: str, option: str) -> Pictures:
     if not usable and left_out:
         raise UserError(f"{option}={path}: none of its {total:,} image files can be read ({shown})")
     if not usable:
-        others = ", ".join(f"{num} .{kind}" for kind, num in found.tree.others.most_common(3))
-        raise UserError(
-            f"{option}={path}: no images there" + (f" (but {others})" if others else "") + f": {', '.join(pixels.FORMATS)} are read"
-        )
-    for line in (*found.notes, *([f"{len(left_out):,} of {total:,} files are left out ({shown})"] if left_out else [])):
+        others = f" (but {naming.by_kind(found.tree.others)})" if found.tree.others else ""
+        raise UserError(f"{option}={path}: no images there{others}: {', '.join(pixels.FORMATS)} are read")
+    unread = Counter({kind: num for kind, num in found.tree.others.items() if kind in pixels.UNREADABLE})
+    lines = [*found.notes, *naming.passed_over(unread, {}, pixels.UNREADABLE)]
+    lines += [f"{len(left_out):,} of {total:,} files are left out ({shown})"] if left_out else []
+    for line in lines:
         logging.warning("%s=%s: %s", option, path, line)
     content = hashlib.sha256("\n".join(f"{file.digest} {file.name!a}" for file in usable).encode())
 
