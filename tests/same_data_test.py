@@ -48,7 +48,7 @@ def put(path, number):
 
 
 def pictures(root, **changes):
-    return folder(**{**FOLDER, "path": str(root), "size": 8, **changes})
+    return folder(**{**FOLDER, "path": str(root), "size": (8,), **changes})
 
 
 def words(root, **changes):
