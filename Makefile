@@ -25,11 +25,11 @@ train: setup
 	@echo "Look at $(WORKDIR)/sampled/*/grid.png, and at $(WORKDIR)/samples/ for how it learned."
 
 test: dev
-	$(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 # Besides: whole runs in processes of their own, every recipe's :smoke, a wheel that is built and installed
 test-all: test
-	$(BIN)/python -m pytest --numprocesses 2 -m slow
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m slow
 
 fmt: dev
 	$(BIN)/ruff format .

@@ -24,7 +24,7 @@ def faces():
 
 
 def shrunk(images, size):
-    options = dict(size=size, fit="crop", channels=3, background="white")
+    options = dict(size=(size, size), fit="crop", channels=3, background="white")
     return np.stack([pixels.fitted(Image.fromarray(image), **options) for image in images])
 
 
