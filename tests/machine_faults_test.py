@@ -181,9 +181,9 @@ def limited(*arguments, **limits):
     return done.returncode, done.stderr.splitlines()
 
 
-@pytest.mark.parametrize("limits", [dict(RLIMIT_NOFILE=5), dict(RLIMIT_AS=550 * 2**20)], ids=str)
+@pytest.mark.parametrize("limits", [dict(RLIMIT_NOFILE=5), dict(RLIMIT_AS=300 * 2**20)], ids=str)
 def test_too_few_files_or_too_little_memory_for_the_imports_are_two_lines(limits, tmp_path):
-    """550 MiB of address space are too few for TensorStore. With more, or with less still, native libraries abort by themselves."""
+    """300 MiB of address space are too few for JAX's library. With a little more, native threads abort by themselves."""
     status, said = limited("train", f"--config={RECIPE}:smoke", f"--workdir={tmp_path / 'run'}", **limits)
     said = said[next(index for index, line in enumerate(said) if line.startswith("tinygen: ")) :]  # after the log
     assert status == 2, said
