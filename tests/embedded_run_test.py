@@ -24,7 +24,10 @@ def table():
     """The data set `told`, and no text encoder: training and previews need none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(build.datasets(), "told", told.source)
-        patch.setitem(keys.TABLES["data"], "told", dict(num=24, side=16, words=told.WORDS, fingerprint="told"))
+        row = dict(num=24, side=16, words=told.WORDS, fingerprint="told")
+        patch.setitem(
+            keys.TABLES["data"], "told", keys.Section("a toy", **{name: keys.key(value, "of a toy") for name, value in row.items()})
+        )
         patch.setattr(text_encoder, "load", told.loading(told.encoder(name="nothing")))
         yield
 
