@@ -142,12 +142,11 @@ def test_a_preview_shows_the_examples_with_their_own_labels():
     config = run()
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
-        shown = sample.make_preview(config, source, parts, graph)(state)["doubtful"].value
+        shown = sample.make_preview(config, source, parts)(state)["doubtful"].value
     batch = next(source.epoch("validation", 16))
-    read = np.asarray(merge(graph, state.ema, {})(batch["x"]).argmax(-1))
+    read = np.asarray(merge(parts.graphdef, state.ema, {})(batch["x"]).argmax(-1))
     red = np.sum(np.all(np.isclose(shown[:, 0, 0], WRONG), -1))
     assert red == np.sum(read != batch["label"]) != np.sum(read != source.codec.conditions(16)["label"])
 

@@ -110,7 +110,7 @@ def test_values_that_float16_does_not_hold_are_refused(monkeypatch, prepare, cap
 
 
 def test_an_overfitted_recipe_has_the_captions_of_all_its_data(prepare, tmp_path):
-    assert keys.SCHEMA["data"]["overfit"] == 0
+    assert keys.SCHEMA["data"]["overfit"].default == 0
     assert prepare("--config.data.overfit=2") == 0
     assert Prepared.read(tmp_path / "out").splits["train"].num == 24
 

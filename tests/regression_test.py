@@ -142,15 +142,14 @@ def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():
     config = sine()
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
         state = state._replace(ema=jax.tree.map(lambda leaf: 0.5 * leaf, state.params))
-        points = sample.make_preview(config, source, parts, graph)(state)["curve"].value
+        points = sample.make_preview(config, source, parts)(state)["curve"].value
     x, truth, *predictions = points.T
     np.testing.assert_allclose(truth, np.sin(x), atol=1e-6)
     for predicted, weights in zip(predictions, (state.params, state.ema), strict=True):
-        np.testing.assert_allclose(predicted, merge(graph, weights, {})(x[:, None])[:, 0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(predicted, merge(parts.graphdef, weights, {})(x[:, None])[:, 0], rtol=1e-4, atol=1e-6)
     assert np.ptp(predictions[0]) > 1.5 * np.ptp(predictions[1])
 
 

@@ -19,7 +19,7 @@ from tortures import REPOSITORY
 
 TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
 LIMIT = 600  # seconds, after which a run counts as hanging
-STEP = re.compile(r"\[(\d+)\] .*\bloss=")  # the log's line of a step
+STEP = re.compile(r"step ([\d,]+)/[\d,]+: loss ")  # the log's line of a step
 LOOKS = 0.001  # seconds between two looks at a folder
 
 
@@ -86,7 +86,7 @@ class Process:
                 with self.heard:
                     self.lines.append(line.rstrip("\n"))
                     if found := STEP.search(line):
-                        self.step = int(found[1])
+                        self.step = int(found[1].replace(",", ""))
                     self.heard.notify_all()
         with self.heard:
             self.lines.append("")  # wakes who waits for a line of a process that has ended
