@@ -101,6 +101,7 @@ def test_the_model_is_told_the_method_and_the_objectives_need(tiny, monkeypatch)
     assert (layer.method, layer.needs_jvp) == ("blockwise", True)
 
 
+@pytest.mark.slow
 def test_a_description_says_the_choice(tiny, monkeypatch):
     module.announce.cache_clear()
     lines = []

@@ -37,6 +37,7 @@ def table(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_step_takes_turns_with_a_peer_of_the_same_size(capsys, monkeypatch, tmp_path):
     (fake := tmp_path / "fake.py").write_text(FAKE)
     monkeypatch.setattr(gpt_step, "WORKER", fake)
@@ -49,18 +50,21 @@ def test_a_step_takes_turns_with_a_peer_of_the_same_size(capsys, monkeypatch, tm
     assert re.search(r"^peer eager +128 +1000000.0 +0 +1.00x$", said, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_cache_writes_what_full_passes_write(capsys):
     said = table(capsys, "decoding", SMALL, "--vocabulary=300", "--num=2", "--rounds=1")
     assert "100.00% of the tokens are the same" in said
     assert int(re.search(r"\((\d+) different ones", said)[1]) > 8
 
 
+@pytest.mark.slow
 def test_the_loss_in_pieces_takes_less(capsys):
     said = table(capsys, "loss", SMALL, "--vocabulary=5000", "--batch_size=16", "--set=objective.logits_mib=1")
     whole, pieces = (float(number) for number in re.search(r"the loss alone +([\d.]+) +([\d.]+)", said).groups())
     assert pieces < 0.4 * whole
 
 
+@pytest.mark.slow
 def test_every_mesh_shares_the_work_and_one_with_a_model_axis_the_state_too(capsys):
     said = table(capsys, "meshes", SMALL, "--vocabulary=300", "--batch_sizes=8,16", "--steps=1")
     rows = [line.split() for line in said.splitlines()[2:]]

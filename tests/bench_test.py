@@ -185,6 +185,7 @@ def test_help_names_every_command_at_once_without_jax():
     assert all(name in shown.stdout for name in ("products", "step", "sampling", "compile", "loop", "steps", "samples"))
 
 
+@pytest.mark.slow
 def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tmp_path, monkeypatch, capsys):
     """The number of steps that each took, not their time."""
     order = []
@@ -225,6 +226,7 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
     assert "(goal: at most 2%)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_steps_of_two_recipes_take_turns_and_are_compared_round_by_round(bench, recipe, tmp_path, capsys):
     arguments = ["--configs", str(recipe), str(recipe), "--shape=8,8,3", "--batch_size=8", "--rounds=3", f"--json={tmp_path / 'b.json'}"]
     assert bench.main(["steps", *arguments]) == 0
@@ -236,6 +238,7 @@ def test_the_steps_of_two_recipes_take_turns_and_are_compared_round_by_round(ben
     assert capsys.readouterr().out.count("recipe.py") == 2
 
 
+@pytest.mark.slow
 def test_samples_of_more_evaluations_are_timed_beside_those_of_fewer(bench, recipe, tmp_path, capsys):
     arguments = ["--configs", str(recipe), "--shape=8,8,3", "--batch_size=8", "--rounds=2", "--nfe=4,64", f"--json={tmp_path / 'b.json'}"]
     assert bench.main(["samples", *arguments]) == 0
@@ -246,6 +249,7 @@ def test_samples_of_more_evaluations_are_timed_beside_those_of_fewer(bench, reci
     assert "images/s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_step_a_call_and_several_take_blocks_of_the_same_length_in_turns(bench, recipe, monkeypatch, capsys):
     taken = []
     real = bench.calls.turns.take
@@ -261,6 +265,7 @@ def test_one_step_a_call_and_several_take_blocks_of_the_same_length_in_turns(ben
     assert "--block=4 is not a multiple of --calls=3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_blocks_with_and_without_the_guards_take_turns_and_the_latter_have_no_branch(bench, recipe, monkeypatch, capsys):
     texts, compiled = [], bench.guards.ours.step_of
 

@@ -85,6 +85,7 @@ def test_a_damaged_checkpoint_is_named_and_so_are_the_others(stored, tmp_path, t
     assert checkpoint.find(copy, 10).step == 10
 
 
+@pytest.mark.slow
 def test_a_relative_workdir_trains_resumes_and_samples_from_where_the_user_stands(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert train.main(tiny(train=dict(steps=10)), "runs/here") == 0

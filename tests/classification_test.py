@@ -130,6 +130,7 @@ def run(**changes):
     return schema.change(config, changes)
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_small_digits(tmp_path, machine_of, metrics_of):
     machine_of(1)
     train.main(run(), str(tmp_path / "run"))

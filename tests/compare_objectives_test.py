@@ -230,6 +230,7 @@ def test_a_picture_has_every_cell_in_its_place(tmp_path):
     assert 0.05 < shares[0][0] < 0.5  # what is between them
 
 
+@pytest.mark.slow
 def test_a_recipe_is_really_trained_drawn_and_scored(recipe, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     monkeypatch.setattr(runs, "call", lambda *words: cli.main(words) and pytest.fail(f"{words}"))

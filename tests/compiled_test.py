@@ -100,6 +100,7 @@ def start(workdir, home, *words, **environment):
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_start_compiles_nothing_learns_the_same_and_says_nothing_of_it(tmp_path, metrics_of, saved_arrays):
     first, _ = start(tmp_path / "a", tmp_path / "home")
     second, said = start(tmp_path / "b", tmp_path / "home")

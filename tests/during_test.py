@@ -83,6 +83,7 @@ def finish_as(straight, config, workdir, metrics_of):
     assert (workdir / "best.json").read_text() == (straight / "best.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [6, 8])
 def test_stopping_and_resuming_changes_no_score(straight, scored, tmp_path, monkeypatch, stop_during, metrics_of, step):
     """Step 8 is to be scored: what the signal kept the run from is made up for."""
@@ -93,6 +94,7 @@ def test_stopping_and_resuming_changes_no_score(straight, scored, tmp_path, monk
     finish_as(straight, scored(EVALUATION), tmp_path / "run", metrics_of)
 
 
+@pytest.mark.slow
 def test_a_signal_while_samples_are_scored_leaves_at_once_and_the_scores_are_made_up_for(
     straight, scored, tmp_path, monkeypatch, metrics_of
 ):
@@ -117,6 +119,7 @@ def ranked(monkeypatch, values, sign=1):
     monkeypatch.setattr(during, "DURING", {"fd": score})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("values", "sign", "best"), [([1.0, 3.0, 2.0], 1, 4), ([2.0, 1.0, 3.0], 1, 8), ([2.0, 3.0, 1.0], -1, 8)])
 def test_the_best_checkpoint_is_kept_however_few_are(scored, tmp_path, monkeypatch, values, sign, best):
     ranked(monkeypatch, values, sign)
@@ -127,6 +130,7 @@ def test_the_best_checkpoint_is_kept_however_few_are(scored, tmp_path, monkeypat
     assert told["scored"] == {str(step): sign * value for step, value in zip((4, 8, 12), values, strict=True)}
 
 
+@pytest.mark.slow
 def test_the_best_of_before_a_stop_is_kept_after_it(scored, tmp_path, monkeypatch, stop_during):
     ranked(monkeypatch, [1.0, 3.0, 2.0])
     with monkeypatch.context() as patch:
@@ -136,6 +140,7 @@ def test_the_best_of_before_a_stop_is_kept_after_it(scored, tmp_path, monkeypatc
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [4, 12]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_rolled_back_scores_anew_what_comes_again_and_keeps_the_best_of_that(scored, tmp_path, monkeypatch, metrics_of):
     ranked(monkeypatch, [1.0, 5.0, 0.5, 2.0])  # of steps 4, 8, and, from 4 on, 8 and 12
     watch = guard.Guard.watch
@@ -153,12 +158,14 @@ def test_a_run_that_is_rolled_back_scores_anew_what_comes_again_and_keeps_the_be
     assert json.loads((tmp_path / "run" / "best.json").read_text())["best"] == 8
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_kept_for_its_score_where_that_is_not_wanted(scored, tmp_path, monkeypatch):
     ranked(monkeypatch, [1.0, 3.0, 2.0])
     assert train.main(scored(dict(best=False), keep=1), str(tmp_path / "run")) == 0
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [12]
 
 
+@pytest.mark.slow
 def test_several_steps_a_call_end_where_samples_are_scored(scored, tmp_path, metrics_of):
     train.main(scored(dict(every=4), steps=10, steps_per_call=3), str(tmp_path / "run"))
     assert list(scores_of(metrics_of(tmp_path / "run"))) == [4, 8, 10]  # the last step always
@@ -202,6 +209,7 @@ def test_without_scores_the_network_need_not_be_here(tiny):
     assert scored_network(tiny(eval=dict(scores="kid , pr")))[1].keys() == {"kid", "pr"}
 
 
+@pytest.mark.slow
 def test_tinygen_check_tries_the_scores_and_leaves_nothing(scored, tmp_path, capsys):
     assert check.main(scored(dict(scores="kid"), eval_every=4), str(tmp_path / "run")) == 0
     out = capsys.readouterr().out

@@ -41,6 +41,7 @@ def test_padding_changes_nothing_whatever_stands_there(net):
     np.testing.assert_allclose(features[:2, :2], short[:, :2], **CLOSE)
 
 
+@pytest.mark.slow
 def test_every_token_sees_every_other_and_no_padding(net):
     graphdef, state = nnx.split(net.text)
     reach = jax.jacobian(lambda embed: nnx.merge(graphdef, state)(embed, there=THERE[:1])[0].sum(-1)[0])(jnp.asarray(EMBED[:1]))
@@ -63,6 +64,7 @@ def test_a_model_of_tokens_has_the_parameters_that_it_had():
     assert names == {"embedding", "positions", "blocks", "norm", "null"}
 
 
+@pytest.mark.slow
 def test_a_prediction_depends_on_its_own_caption_alone(predict):
     before, changed = predict(COND), EMBED.copy()
     changed[1, 0] += 3
@@ -80,6 +82,7 @@ def test_an_example_that_is_to_go_without_and_one_that_has_none_are_alike(predic
     np.testing.assert_allclose(mixed[[0, 2]], predict(COND)[[0, 2]], **CLOSE)
 
 
+@pytest.mark.slow
 def test_an_example_without_a_caption_has_a_gradient_that_is_finite(net):
     graphdef, state = nnx.split(net)
     x = np.zeros((BATCH, 4, 6, 3), np.float32)
@@ -105,6 +108,7 @@ def test_the_pooled_features_are_the_mean_over_the_tokens_that_are_there(net):
     np.testing.assert_allclose(text.pooled(features, there), expected, **CLOSE)
 
 
+@pytest.mark.slow
 def test_guidance_leads_away_from_a_negative_caption(net):
     """With weight 0 the guided prediction is that of the negative caption itself."""
     settings = dict(shape=(4, 6, 3), sampler="euler")

@@ -170,6 +170,7 @@ def test_no_checkpoint_ever_holds_what_is_not_finite(poisoned, name, steps_per_c
         assert all(np.isfinite(leaf).all() for leaf in run.state(step).values())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_within_a_streak_is_not_gone_back_to(poisoned):
     run = poisoned(range(12, 18), 1, guard=dict(skips=2), train=dict(steps=20, log_every=1, eval_every=0, checkpoint_every=1, keep=99))
     event = next(json.loads(line) for line in (run.workdir / "metrics.jsonl").read_text().splitlines() if "rollback" in line)
@@ -203,6 +204,7 @@ def test_policy_stop_ends_the_run_at_once(poisoned):
     assert run.checkpoints == [5]
 
 
+@pytest.mark.slow
 def test_a_signal_in_a_streak_does_not_push_out_the_checkpoint_to_go_back_to(poisoned, stop_during, monkeypatch):
     settings = dict(guard=dict(skips=3), train=dict(steps=20, log_every=1, checkpoint_every=10, keep=1))
     straight = poisoned(range(12, 18), 1, name="straight", **settings)
@@ -216,6 +218,7 @@ def test_a_signal_in_a_streak_does_not_push_out_the_checkpoint_to_go_back_to(poi
     assert again.checkpoints == straight.checkpoints == [20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "saved"), [(9, 9), (13, 13), (14, 11), (16, 16)])
 def test_a_run_that_is_stopped_and_goes_on_decides_as_one_that_was_not(poisoned, stop_during, monkeypatch, step, saved):
     settings = dict(guard=dict(skips=2), train=dict(steps=20, log_every=1, eval_every=10, preview_every=20, checkpoint_every=10, keep=9))
@@ -229,6 +232,7 @@ def test_a_run_that_is_stopped_and_goes_on_decides_as_one_that_was_not(poisoned,
     assert all((leaf == second.state(20)[name]).all() for name, leaf in straight.state(20).items())
 
 
+@pytest.mark.slow
 def test_several_steps_a_call_decide_as_single_ones_do(poisoned):
     single = poisoned(range(12, 18), 1, name="single", guard=dict(skips=2))
     calls = dict(steps=20, log_every=1, eval_every=10, preview_every=20, checkpoint_every=5, keep=9, steps_per_call=4)

@@ -210,6 +210,7 @@ def test_what_would_lead_outside_or_never_end_is_refused_in_a_line(command, name
     assert len([line for line in printed.splitlines() if line.startswith("tinygen: ")]) == 1
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_beside_links_and_writes_none_of_their_targets(run, outside, tinygen):
     stale = ("config.json.new", "metrics.jsonl.new", "data.png.new", "manifest.json.new")  # names of temporary files that can be guessed
     for name in (*stale, "data.png", "data.json", "manifest.json", "prompts.txt", "events.jsonl", "best.json"):
@@ -242,6 +243,7 @@ def test_samples_replace_links_and_leave_their_targets(run, outside, tinygen):
     assert not any(path.is_symlink() for path in (run / "sampled" / "3").iterdir())
 
 
+@pytest.mark.slow
 def test_a_link_of_the_users_own_to_a_workdir_is_followed(run, outside, tinygen):
     moved = run.rename(run.with_name("elsewhere"))
     run.symlink_to(moved)

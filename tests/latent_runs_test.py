@@ -77,6 +77,7 @@ def test_previews_are_decoded_images(finished_latents):
     assert pixels_of(finished_latents / "samples" / "000004.png").shape == expected
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_bit_for_bit(small, finished_latents, tmp_path, metrics_of, saved_arrays):
     for steps in (2, 4):
         assert train.main(small(train=dict(steps=steps), optim=dict(decay_steps=40)), str(tmp_path / "run")) == 0
@@ -173,6 +174,7 @@ def test_originals_that_are_gone_or_have_changed_ask_for_another_reference(finis
             originals(dataclasses.replace(about, **changes), "give --ref")
 
 
+@pytest.mark.slow
 def test_scores_while_the_run_learns_compare_with_the_originals_too(small, classifier, tmp_path, metrics_of, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(extraction, "ON_CPU", 1)

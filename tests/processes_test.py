@@ -81,6 +81,7 @@ CASES = {  # recipe, mesh, devices of a process, settings
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_train_as_one_with_one_device_and_this_one_with_eight_goes_on(start, tmp_path, case):
     (recipe, sizes, devices, changes), settings = CASES[case], dict(preview_every=12, eval_every=12)
@@ -103,6 +104,7 @@ def test_two_processes_train_as_one_with_one_device_and_this_one_with_eight_goes
     assert two[11]["eval_ema_loss"] == pytest.approx(one[11]["eval_ema_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_score_samples_as_one_does_and_leave_one_line(start, finished, classifier, tmp_path, monkeypatch):
     runs = [shutil.copytree(finished.workdir, tmp_path / name) for name in ("one", "two")]
     words = ["--ref=validation", f"--features={classifier}", "--num=24", "--scores=fd,kid", "--batch_size=8"]
@@ -116,6 +118,7 @@ def test_two_processes_score_samples_as_one_does_and_leave_one_line(start, finis
         assert two[score] == pytest.approx(one[score], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_auto_joins_the_tasks_of_a_slurm_job(start, tmp_path):
     job = dict(SLURM_JOB_ID=str(os.getpid()), SLURM_STEP_NODELIST="127.0.0.1", SLURM_NTASKS="2")  # JAX's port follows from the job's number
     tasks = [job | dict(SLURM_PROCID=str(index), SLURM_LOCALID=str(index)) for index in (0, 1)]
@@ -125,6 +128,7 @@ def test_auto_joins_the_tasks_of_a_slurm_job(start, tmp_path):
     assert "on 2 x cpu of 2 processes" in ended[0].said
 
 
+@pytest.mark.slow
 def test_two_processes_are_rolled_back_together_and_end_together(start, tmp_path):
     """One update of such a size, and from then on nothing is finite."""
     diverging = ["--config.optim.lr=1e15", "--config.optim.schedule=constant", "--config.guard.skips=1", "--config.guard.rollbacks=2"]
@@ -135,6 +139,7 @@ def test_two_processes_are_rolled_back_together_and_end_together(start, tmp_path
     assert [line["step"] for line in lines(tmp_path / "run") if line.get("event") == "rollback"] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_both_after_the_same_step_from_which_they_go_on(start, tmp_path):
     fixed = [*SMALL, "--config.optim.decay_steps=100"]
     both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *fixed) for index in (0, 1)]
@@ -170,6 +175,7 @@ base.ArrayExamples.take = failing
 """
 
 
+@pytest.mark.slow
 def test_a_process_whose_data_fail_takes_the_others_with_it_and_they_say_why(start, tmp_path):
     command = [*quick(tmp_path / "run", steps=1_000_000), *SMALL]
     both = [start(0, *command), start(1, *command, before=f"exec({FAILING!r})")]
@@ -179,6 +185,7 @@ def test_a_process_whose_data_fail_takes_the_others_with_it_and_they_say_why(sta
     assert "tinygen: process 1 of 2 failed: picture 7 has gone" in ended[0].said
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_missed_within_the_time_given(start, tmp_path):
     both = [start(index, *quick(tmp_path / "run", steps=1_000_000), *SMALL, "--config.distributed_timeout=15") for index in (0, 1)]
     reached(tmp_path / "run", both, 1)
@@ -190,6 +197,7 @@ def test_a_killed_process_is_missed_within_the_time_given(start, tmp_path):
     assert ended.said.count("tinygen: ") == 1
 
 
+@pytest.mark.slow
 def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path):
     command = quick(tmp_path / "run", steps=5)
     both = [start(0, *command), start(1, *command, "--config.optim.lr=0.5")]
@@ -206,6 +214,7 @@ def test_processes_with_other_flags_refuse(start, tmp_path):
     assert re.search("started differently: the command is .*--seed=0 .* on process 0, .*--seed=1 .* on 1", ended[1].said)
 
 
+@pytest.mark.slow
 def test_processes_with_other_folders_refuse_and_name_theirs(start, tmp_path):
     command, other = ([*quick(tmp_path / name, steps=5), *SMALL] for name in ("run", "other"))
     (tmp_path / "other").mkdir()
@@ -216,6 +225,7 @@ def test_processes_with_other_folders_refuse_and_name_theirs(start, tmp_path):
     assert f"--workdir={tmp_path / 'other'} is not the folder that process 0 has" in ended[1].said
 
 
+@pytest.mark.slow
 def test_a_process_told_of_another_number_of_them_refuses(start, tmp_path):
     command = quick(tmp_path / "run", steps=5)
     both = [start(0, *command), start(1, *command, of=3)]

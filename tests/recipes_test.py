@@ -54,6 +54,7 @@ def test_there_are_recipes():
     assert {"dit_pixel_faces", "dit_digits", "dit_digits8", "dit_faces_80m", "fsdp_sine"} <= {recipe.stem for recipe in RECIPES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metrics_of):
     config = schema.change(smoke(recipe), dict(train=dict(steps=2, log_every=1)))
@@ -68,6 +69,7 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
     assert checkpoint.find(tmp_path / "run").step == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_recipe_fits_together_and_its_model_has_the_size_it_states(recipe):
     config = schema.load(str(recipe))

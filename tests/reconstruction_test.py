@@ -128,6 +128,7 @@ def test_a_small_network_learns_to_give_digits_back(trained, metrics_of):
     assert (trained / "samples" / "000060-reconstructions.png").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_an_autoencoder_of_its_averaged_weights(trained):
     ours = autoencoders.load(str(trained), "--vae")
     assert (ours.name, ours.factor, ours.channels, ours.image_channels) == ("my_latents", 2, 2, 1)

@@ -107,6 +107,7 @@ def unlimited():
     limit(resource.RLIM_INFINITY)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unlimited")
 def test_saves_and_lines_without_room_cost_nothing_but_themselves(curve, tmp_path, monkeypatch, metrics_of, saved_arrays, caplog):
     def config():
@@ -179,6 +180,7 @@ def test_where_the_last_save_fails_the_run_says_so_and_can_be_finished_later(cur
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_a_signal_during_an_evaluation_leaves_at_once_and_the_evaluation_is_made_up_for(curve, tmp_path, monkeypatch, metrics_of):
     config = curve(train=dict(steps=20, log_every=4, eval_every=10, preview_every=10, checkpoint_every=10))
     train.main(config, str(tmp_path / "straight"))

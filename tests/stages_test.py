@@ -170,6 +170,7 @@ def faces(tmp_path_factory, machine_of, monkeypatch):
     return load
 
 
+@pytest.mark.slow
 def test_a_masked_stage_of_small_images_begins_one_of_large_whole_images(faces, tmp_path, monkeypatch, metrics_of):
     first = tmp_path / "first"
     assert train.main(faces("masked+small", 50), str(first)) == 0

@@ -20,12 +20,14 @@ def setup(tmp_path):
     return runs.Setup(tmp_path / "home", recipe, steps=60, checkpoint_every=10, preview_every=20)
 
 
+@pytest.mark.slow
 def test_runs_killed_in_a_save_or_at_any_instant_end_as_if_nothing_had_been(setup, tmp_path):
     result = kills.measure(setup, num=4, in_saves=2, jobs=2, seed=0, folder=tmp_path / "runs")
     assert [case["told"] for case in result["cases"]] == [[]] * 4
     assert sum(case["where"] == "save" for case in result["cases"]) >= 2
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_and_set_aside_and_its_steps_run_again(setup, tmp_path):
     finished = tmp_path / "finished"
     runs.finish(setup, finished)
@@ -46,6 +48,7 @@ def test_a_copy_of_a_run_is_equal_to_it(finished, copied):
     assert compare.differences(finished.workdir, copied) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_another_seed_is_not(tiny, finished, tmp_path):
     from tinygen import train
 

@@ -250,6 +250,7 @@ def test_a_ctrl_c_here_after_one_elsewhere_does_not_leave_at_once(monkeypatch):
         assert stop.status == 130
 
 
+@pytest.mark.slow
 def test_a_process_that_is_told_to_stop_saves_leaves_with_143_and_can_be_followed(tiny, tmp_path, metrics_of):
     config, workdir = tiny(train=dict(steps=1_000_000, log_every=1)), tmp_path / "run"
     recipe = tmp_path / "recipe.py"

@@ -137,6 +137,7 @@ SPOILT_RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPOILT_RUNS)
 def test_what_is_spoilt_in_a_run_is_taken_from_its_checkpoint(name, run):
     settings = config.change(config.from_json((run / "config.json").read_text()), dict(train=dict(steps=4)))

@@ -53,6 +53,7 @@ def wandb(monkeypatch):
     return install
 
 
+@pytest.mark.slow
 def test_a_run_sends_its_numbers_and_pictures_to_wandb_and_goes_on_in_the_same_run_there(tiny, wandb, tmp_path):
     fake, workdir = wandb(), tmp_path / "run"
     for steps in (10, 20):

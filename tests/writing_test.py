@@ -76,6 +76,7 @@ def test_a_lone_text_comes_with_its_prompt_and_is_what_the_file_holds(write, run
     assert "1 sample of step 2" in written.err
 
 
+@pytest.mark.slow
 def test_a_text_does_not_depend_on_how_many_there_are_nor_on_the_batch(write):
     alone = write("--prompt=be").files
     many = write("--prompt=be", "--num=3", out="many")
@@ -223,6 +224,7 @@ def test_a_terminal_that_knows_few_characters_shows_those_and_the_files_have_all
     assert (tmp_path / "out" / "00000.txt").read_text("utf-8").startswith("é")
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_leaves_whole_files(run, tmp_path):
     command = f"{sys.executable} -c 'import sys; from tinygen.cli import main; sys.exit(main())' sample --ckpt={run.workdir}"
     words = f"--out={tmp_path / 'out'} --prompt=be --new_tokens=300 --seed=5"

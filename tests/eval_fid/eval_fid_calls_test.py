@@ -17,6 +17,7 @@ def numbers(line):
     return {name: value for name, value in line.items() if isinstance(value, float)}
 
 
+@pytest.mark.slow
 def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_told(run, caplog):
     with pytest.raises(UserError, match=r"^--num=16: 16 samples are too few for a distance over 16 features.*\n.*--force\.$"):
         run(num=16)
@@ -38,6 +39,7 @@ def test_more_samples_than_anyone_means_are_refused_before_the_network_draws_one
     assert not (run.workdir / "eval.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_grid_scores_every_combination_prints_a_table_and_draws_a_plot(run, capsys):
     found = run(points={"guidance": [1.0, 2.0], "nfe": [4, 8]})
     assert [(line["protocol"]["guidance"], line["protocol"]["nfe"]) for line in found] == [(1.0, 4), (1.0, 8), (2.0, 4), (2.0, 8)]

@@ -24,6 +24,7 @@ def samples_kept(cache):
     return [path for path in heads if not re.search(r":(train|validation)", json.loads(path.read_text())["protocol"])]
 
 
+@pytest.mark.slow
 def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(run, classifier, finished):
     (line,) = run(scores=["fd", "kid", "pr", "dc"])
     network = networks.of_run(str(classifier))
@@ -96,6 +97,7 @@ def interrupt(run, monkeypatch):
             run(num=MANY)
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_goes_on_where_it_was_and_gives_the_same_score(run, monkeypatch, cache):
     (straight,) = run(num=MANY)
     interrupt(run, monkeypatch)
@@ -107,6 +109,7 @@ def test_an_interrupted_call_goes_on_where_it_was_and_gives_the_same_score(run, 
     assert samples_kept(cache) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_grid_draws_only_what_it_lacks_gives_the_same_scores_and_leaves_no_features(run, monkeypatch, cache):
     points = {"nfe": [4, 8, 12]}
     straight = run(points=points)
@@ -124,6 +127,7 @@ def test_an_interrupted_grid_draws_only_what_it_lacks_gives_the_same_scores_and_
     assert samples_kept(cache) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [dict(num=NUM), dict(ref="train"), dict(seed=1), dict(labels=["blond"]), dict(settings=dict(nfe=8))])
 def test_an_interrupted_call_lends_nothing_to_one_that_asks_for_something_else(run, monkeypatch, change, tmp_path):
     (alone,) = run(**change)
@@ -133,6 +137,7 @@ def test_an_interrupted_call_lends_nothing_to_one_that_asks_for_something_else(r
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is kept of the interrupted one is no other test's
 
 
+@pytest.mark.slow
 def test_what_decides_a_score_changes_the_fingerprint_and_what_is_compared_does_not(run):
     (base,) = run()
     changes = [
