@@ -50,7 +50,7 @@ def watched(objective, *, train, head, masked):
         u, second = predictions(x, t, r, cond)
         numbers = jax.tree.map(lambda each: np.asarray(getattr(each, "primal", each)), (x, t, r, dict(cond)))
         calls.append((*numbers, rngs is not None))
-        weight = jnp.asarray(SEEN) if masked and train else None
+        weight = jnp.asarray(SEEN / SEEN.mean()) if masked and train else None
         return Output(u, head=second if head else None, weight=weight, stats={"expert": (jnp.float64(3), jnp.float64(2))})
 
     with jax.enable_x64(True), jax.disable_jit():

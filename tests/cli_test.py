@@ -153,13 +153,8 @@ def test_what_does_not_fit_together_is_refused_before_a_workdir_is_made(refused,
 
 
 def test_a_batch_that_eight_devices_cannot_share_is_refused_by_a_real_process_with_that_line_alone(recipe):
-    done = subprocess.run(
-        [sys.executable, "-m", "tinygen", "train", f"--config={recipe}", "--config.batch_size=12", "--workdir=run"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tinygen", "train", f"--config={recipe}", "--config.batch_size=12", "--workdir=run"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines() == ["tinygen: " + done.stderr.strip().removeprefix("tinygen: ")]
     assert "config.batch_size=12 is not a multiple of the 8 devices" in done.stderr
     assert done.returncode == 2

@@ -152,7 +152,7 @@ def longer(path):
         ("train.npy", lambda path: np.save(path, np.load(path)[:, :3]), "float16[45, 3] in place of <f2[45, 6]"),
         ("train_lengths.npy", longer, "train_lengths.npy is damaged"),
         ("train_lengths.npy", lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "train_lengths.npy is damaged"),
-        ("text.json", lambda path: path.unlink(), "text.json is not there. Embeddings are made by"),
+        ("text.json", lambda path: path.unlink(), "text.json is not there. Embeddings are made, in a checkout"),
         ("text.json", cut, "text.json is damaged"),
         ("text.json", lambda path: path.write_text("[" * 10**5), "text.json is damaged"),
         ("text.json", lambda path: path.write_text("{}"), "text.json is damaged"),

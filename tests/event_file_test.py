@@ -6,7 +6,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
-from tinygen import event_file
+from tinygen import event_file, train
 from tinygen.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
 
@@ -63,6 +63,34 @@ def test_events_that_found_no_room_are_written_with_the_next(tmp_path, monkeypat
     monkeypatch.setattr(Folder, "append", append)
     events.write_scalars(3, {"loss": 1.0})
     assert [step for step, *_ in read(tmp_path)] == [1, 2, 3]
+
+
+def test_what_waits_for_room_is_bounded(tmp_path, monkeypatch):
+    events, append = EventFile(folder(tmp_path)), Folder.append
+    monkeypatch.setattr(event_file, "LARGEST", 300)
+    monkeypatch.setattr(Folder, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    for step in range(100):
+        with pytest.raises(OSError, match="No space left"):
+            events.write_scalars(step, {"loss": 1.0})
+    assert len(events.pending.getvalue()) < 500
+    monkeypatch.setattr(Folder, "append", append)
+    events.write_scalars(100, {"loss": 1.0})
+    assert read(tmp_path)[-1][0] == 100
+
+
+def test_a_run_whose_workdir_was_away_for_a_while_loses_no_event(curve, tmp_path, monkeypatch):
+    """The run's own way to TensorBoard: no pause after an error, in which events would be lost."""
+    workdir, append, calls = tmp_path / "run", Folder.append, []
+
+    def away(self, name, content):
+        calls.append(name)
+        if name.startswith("events.out") and 2 <= sum(each == name for each in calls) <= 4:
+            raise OSError(2, "No such file or directory")
+        append(self, name, content)
+
+    monkeypatch.setattr(Folder, "append", away)
+    assert train.main(curve(train=dict(steps=20, log_every=2, eval_every=0, preview_every=0)), str(workdir)) == 0
+    assert [step for step, tag, *_ in read(workdir) if tag == "loss"] == [1, *range(2, 21, 2)]
 
 
 def test_a_file_that_has_grown_large_is_followed_by_another(tmp_path, monkeypatch):

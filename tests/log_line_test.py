@@ -13,7 +13,7 @@ def test_what_is_not_known_is_left_out():
 
 
 def test_of_held_out_numbers_those_of_the_averaged_weights_that_a_person_reads_are_shown():
-    held_out = {"loss": 1.5, "raw_loss": 1.4, "bits_per_byte": 2.284, "perplexity": 4.1}
+    held_out = {"loss": 1.5, "raw_loss": 1.4, "raw_loss_t0": 1.3, "bits_per_byte": 2.284, "perplexity": 4.1}
     values = {**LOSSES, "bits_per_byte": 2.3, "perplexity": 4.2}
     values |= {f"eval_{name}": 9.0 for name in held_out} | {f"eval_ema_{name}": value for name, value in held_out.items()}
     assert log_line(1, 2, values, "", None) == "step 1/2: loss 0.1834, held-out loss 1.5, held-out bits per byte 2.284"

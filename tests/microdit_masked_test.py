@@ -47,9 +47,9 @@ def patches(x):
 
 def test_in_training_a_quarter_of_each_image_is_predicted_and_the_rest_is_zero(masked, images):
     pred, weight = masked(images, 1)
-    kept = patches(weight)
     assert weight.shape == (BATCH, 8, 8, 1)
-    assert set(np.unique(weight)) == {0, 1}
+    assert set(np.unique(weight)) == {0, 4}  # the expectation of each is 1
+    kept = patches(weight / 4)
     np.testing.assert_array_equal(kept.min(-1), kept.max(-1))  # whole patches
     np.testing.assert_array_equal(kept[..., 0].sum(1), 4)
     assert len({tuple(row) for row in kept[..., 0].tolist()}) > 1
@@ -82,7 +82,7 @@ def test_no_gradient_comes_from_dropped_patches_and_one_comes_from_each_kept_one
     pred, weight = masked(images, 1)
     target = np.random.default_rng(5).normal(size=pred.shape)
     gradient = jax.grad(lambda pred: jnp.sum(mean_over(jnp.square(pred - target), weight)))(jnp.asarray(pred))
-    np.testing.assert_array_equal((np.asarray(gradient) != 0).all(-1), weight[..., 0] == 1)
+    np.testing.assert_array_equal((np.asarray(gradient) != 0).all(-1), weight[..., 0] > 0)
     expected = np.mean(np.square(pred - target)[np.broadcast_to(weight, pred.shape) > 0].reshape(BATCH, -1), 1)
     np.testing.assert_allclose(mean_over(jnp.square(pred - target), weight), expected, rtol=1e-5)
 
@@ -122,6 +122,19 @@ def test_an_image_that_patches_do_not_divide_is_one_with_zeros_beyond_its_edges(
     np.testing.assert_allclose(dropped.pred, wide_dropped.pred[:, :5, :7], **CLOSE)
     np.testing.assert_array_equal(dropped.weight, wide_dropped.weight[:, :5, :7])
     assert whole.weight is None
+
+
+def test_every_value_counts_as_without_a_mask_in_expectation_those_of_partial_patches_too():
+    """5x7 in patches of 4: 2x2 of them, of which only the first is whole. Two are kept."""
+    graphdef, state = abstract(**WIDE | dict(shape=(5, 7, 3), patch=4, mask=0.5))
+    many = 1024
+    x, t = np.zeros((many, 5, 7, 3), np.float32), np.full(many, 0.5, np.float32)
+    run = jax.jit(lambda state: nnx.merge(graphdef, state)(x, t, cond={}, rngs=nnx.Rngs(mask=1)).weight)
+    weight = run(drawn(state))
+    np.testing.assert_allclose(weight.mean(0), 1.0, atol=5 / np.sqrt(many))  # each is 0 or 2: a standard deviation of 1
+    squares = np.random.default_rng(0).normal(size=(5, 7, 3)) ** 2
+    found = mean_over(np.broadcast_to(squares, x.shape), weight)
+    np.testing.assert_allclose(found.mean(), squares.mean(), rtol=0.05)
 
 
 def test_three_quarters_dropped_take_less_than_half_of_the_work():

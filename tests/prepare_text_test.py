@@ -116,5 +116,5 @@ def test_an_overfitted_recipe_has_the_captions_of_all_its_data(prepare, tmp_path
 
 
 def test_a_folder_that_is_none_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"text\.json is not there\. Embeddings are made by"):
+    with pytest.raises(UserError, match=r"text\.json is not there\. Embeddings are made, in a checkout"):
         Prepared.read(tmp_path)

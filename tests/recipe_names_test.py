@@ -74,3 +74,17 @@ def test_a_copy_can_be_edited_and_overwrites_nothing(capsys):
     assert Path("dit_digits.py").read_text() == "mine"
     assert cli.main(["recipes", "--copy=dit_digits", "--out=other.py"]) == 0
     assert config.load("other.py") == config.load("dit_digits")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dit_digits:smoek"], "did you mean 'smoke'"),
+        (["dit_digits", "--copy=dit_digits8"], "ask for one of the two"),
+        (["--copy=dit_digits", "--out=nowhere/own.py"], "nowhere/own.py: there is no such folder"),
+    ],
+)
+def test_a_mistake_about_recipes_is_one_line(words, said, capsys):
+    assert cli.main(["recipes", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line

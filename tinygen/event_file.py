@@ -28,7 +28,7 @@ LARGEST = 2**26  # bytes of a file, after which another one is begun: an object 
 
 
 class EventFile:
-    """New events in a workdir. Events that the workdir could not take are kept, and written with the next."""
+    """New events in a workdir. Those that it could not take are kept, up to LARGEST bytes, and written with the next."""
 
     def __init__(self, workdir: Folder):
         self.workdir = workdir
@@ -55,7 +55,12 @@ class EventFile:
 
     def flush(self) -> None:
         if content := self.pending.getvalue():
-            self.workdir.append(self.name, content)
+            try:
+                self.workdir.append(self.name, content)
+            except BaseException:
+                if len(content) > LARGEST:
+                    self._begin()  # without what waits, which must not fill the memory
+                raise
             self.pending, self.size = io.BytesIO(), self.size + len(content)
         self.written = time.monotonic()
         if self.size > LARGEST:

@@ -1,6 +1,7 @@
 """A step in the log: the few numbers that a person reads. metrics.jsonl and TensorBoard have all of them."""
 
 import datetime
+import re
 from collections.abc import Iterator, Mapping
 
 HELD_OUT = "eval_ema_"  # before the names of what the averaged weights score
@@ -11,6 +12,7 @@ MEASURES = {  # what is said of held-out examples, where the objective measures 
     "accuracy": "accuracy",
     "psnr": "PSNR",
 }
+SCORE = re.compile(r"(?:fid|kid|fd|kd|precision|recall|density|coverage|is)(?:_.+)?")  # their names, with those of features
 SPREADS = ("_stderr", "_std", "_infinity")  # ends of the names of what belongs to a score
 
 
@@ -36,5 +38,5 @@ def _held_out(values: Mapping[str, float]) -> Iterator[str]:
             yield f"held-out {what} {value:.4g}"
     for key, value in values.items():
         name = key.removeprefix(HELD_OUT)
-        if name != key and name not in values and name not in MEASURES and not name.endswith(SPREADS):  # no training step takes a score
+        if name != key and SCORE.fullmatch(name) and not name.endswith(SPREADS):
             yield f"{name} {value:.4g}"

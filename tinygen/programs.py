@@ -9,6 +9,9 @@ import jax
 from tinygen.footprint import placed
 from tinygen.sharding import Layout
 from tinygen.state import TrainState
+from tinygen.terminal import say
+
+LOOK = 0.2  # seconds between looks at whether a compilation has ended
 
 
 def traced_step(take_step: Any, layout: Layout, abstract: TrainState, batch: Any) -> jax.stages.Traced:
@@ -27,8 +30,10 @@ def compiled_step(take_step: Any, layout: Layout, abstract: TrainState, batch: A
 
 
 def compiled_aside(traced: jax.stages.Traced) -> Future[jax.stages.Compiled]:
-    """The traced step being compiled by a thread, while the state is made or restored."""
-    lowered, compiled = traced.lower(), Future[jax.stages.Compiled]()
+    """The traced step being compiled by a thread, while the state is made or restored. A process that ends meanwhile waits for it, and
+    says so: XLA cannot be interrupted.
+    """
+    lowered, compiled, starter = traced.lower(), Future[jax.stages.Compiled](), threading.current_thread()
 
     def compile_step() -> None:
         try:
@@ -36,5 +41,12 @@ def compiled_aside(traced: jax.stages.Traced) -> Future[jax.stages.Compiled]:
         except BaseException as error:  # raised where the result is waited for
             compiled.set_exception(error)
 
-    threading.Thread(target=compile_step, name="compile").start()
+    def say_what_is_waited_for() -> None:
+        while starter.is_alive() and not compiled.done():
+            starter.join(LOOK)
+        if not compiled.done():
+            say("tinygen: leaving once XLA, which cannot be interrupted, has compiled the training step", error=True)
+
+    threading.Thread(target=compile_step).start()
+    threading.Thread(target=say_what_is_waited_for, daemon=True).start()
     return compiled

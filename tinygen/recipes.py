@@ -83,12 +83,18 @@ def facts(path: str | Path) -> Facts:
 
 def main(name: str | None, *, copy: str | None, out: str | None) -> int:
     """Lists all recipes, shows what the recipe `name` says of itself, or copies the recipe `copy` to the file `out`."""
+    if copy and name:
+        raise UserError(f"tinygen recipes {name} shows a recipe, and --copy={copy} writes one: ask for one of the two")
     if copy:
         say(_copied(copy, out))
     elif out:
         raise UserError("--out is the file that --copy=NAME writes: give that too")
     elif name:
-        shown = facts(located(name)[0])
+        path, variant = located(name)
+        shown = facts(path)
+        for each in filter(None, variant.split("+")):
+            if each not in shown.variants:
+                raise unknown("variant", each, shown.variants)
         say(f"{shown.text}\n\nVariants: {', '.join(shown.variants) or 'none'}")
     else:
         say(_listing())
@@ -114,6 +120,8 @@ def _copied(spec: str, out: str | None) -> str:
     try:
         with open(path, "rb") as source, open(target, "xb") as stream:
             shutil.copyfileobj(source, stream)
+    except FileNotFoundError as error:
+        raise UserError(f"{target}: there is no such folder") from error
     except FileExistsError as error:
         raise UserError(f"{target} exists already, and is left as it is: name another file with --out=FILE.py") from error
     return f"{target} is yours to edit: tinygen train --config={target}" + (f":{variant}" if variant else "")

@@ -276,5 +276,6 @@ def make_writers(
     """TensorBoard's and the `extra` ones; none on a process that does not lead. tell: of `writers.Steady`"""
     if not leads():
         return []
-    named = {"TensorBoard": EventFile(workdir), **extra_writers(extra, workdir, settings)}
-    return [Steady(name, writer, tell) for name, writer in named.items()]
+    services = extra_writers(extra, workdir, settings)
+    board = Steady("TensorBoard", EventFile(workdir), tell, pause=0.0)  # which keeps what it could not write
+    return [board, *(Steady(name, writer, tell) for name, writer in services.items())]

@@ -62,13 +62,14 @@ class WandbWriter:
 
 
 class Steady:
-    """A writer that may fail: an error is told, and costs what is written in the next PAUSE seconds. No writer is worth a run.
+    """A writer that may fail: an error is reported, and no writer is worth a run.
 
     tell: called with the name and the error, or None after what went well
+    pause: seconds after an error in which the writer is not called, for services that take long to fail; what is written then is lost
     """
 
-    def __init__(self, name: str, writer: Any, tell: Callable[[str, Exception | None], None]):
-        self.name, self.writer, self.tell = name, writer, tell
+    def __init__(self, name: str, writer: Any, tell: Callable[[str, Exception | None], None], pause: float = PAUSE):
+        self.name, self.writer, self.tell, self.pause = name, writer, tell, pause
         self.left_alone_until = 0.0
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -90,7 +91,7 @@ class Steady:
         try:
             method(*arguments)
         except Exception as error:  # services raise errors of kinds of their own
-            self.left_alone_until = time.monotonic() + PAUSE
+            self.left_alone_until = time.monotonic() + self.pause
             self.tell(self.name, error)
         else:
             self.tell(self.name, None)

@@ -21,7 +21,7 @@ from tinygen.errors import UserError
 ABOUT, VERSION = "text.json", 1
 SPLITS = ("train", "validation")
 LONGEST, MOST_FEATURES, LONGEST_NAME = 4096, 2**16, 4096  # tokens, features, characters
-MAKING = "Embeddings are made by\npython scripts/prepare_text.py --config=RECIPE.py --encoder=DIR --out={folder}"
+MAKING = "Embeddings are made, in a checkout of tinygen, by\npython scripts/prepare_text.py --config=RECIPE --encoder=DIR --out={folder}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

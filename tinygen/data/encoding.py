@@ -9,12 +9,17 @@ MARK = BOM.decode()  # as a character
 
 def is_utf16(start: bytes) -> bool:
     """Whether a file that begins with these bytes says that it is UTF-16."""
-    return start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not is_utf32(start)
+
+
+def is_utf32(start: bytes) -> bool:
+    """Whether a file that begins with these bytes says that it is UTF-32, whose little-endian mark begins as that of UTF-16 does."""
+    return start[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 
 
 def fault(start: bytes) -> str:
-    """What a file is that cannot be decoded as UTF-8, in a few words. start: its first bytes, two or more"""
-    return "UTF-16, not UTF-8" if is_utf16(start) else "not UTF-8"
+    """What a file is that cannot be decoded as UTF-8, in a few words. start: its first bytes, four or all"""
+    return "UTF-32, not UTF-8" if is_utf32(start) else "UTF-16, not UTF-8" if is_utf16(start) else "not UTF-8"
 
 
 def composed(text: str) -> str:

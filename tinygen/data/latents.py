@@ -76,7 +76,10 @@ def _sum(tree: Any) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-MAKING = "Latents are made by\npython scripts/prepare_latents.py --config=RECIPE.py --autoencoder=FILE|RUN --out={folder}"
+MAKING = (
+    "Latents are made, in a checkout of tinygen, by\n"
+    "python scripts/prepare_latents.py --config=RECIPE --autoencoder=FILE|RUN --out={folder}"
+)
 
 
 def file_of(folder: Path, split: str) -> Path:

@@ -28,7 +28,8 @@ class Output:
 
     pred: the prediction, of the input's shape
     head: a second prediction of the same shape, or None
-    weight: broadcasts against pred; where it is 0 the model gave no prediction (a dropped patch). None means 1 everywhere
+    weight: broadcasts against pred; 0 where the model gave no prediction (a dropped patch), and elsewhere such that its expectation over
+        the model's random choices is 1 in every place, so that a mean weighted by it is unbiased. None means 1 everywhere
     stats: scalars that the objective copies into its metrics
     """
 

@@ -205,7 +205,7 @@ class MicroDiT(Conditioned):
         if kept is None:
             return Output(pred, head=head, stats=stats)
         weight = layers.unpatchify(jnp.repeat(kept.weight[..., None], self.patch**2, -1), (*self.shape[:2], 1), self.patch)
-        return Output(pred, head=head, weight=weight, stats=stats)
+        return Output(pred, head=head, weight=weight * (L / self.num), stats=stats)
 
     def _predicted(self, tokens: jax.Array, c: jax.Array, kept: masking.Kept | None, modulation: Linear, final: Linear) -> jax.Array:
         """[B, H, W, C] of the last block's tokens, zero where a patch was dropped."""

@@ -176,7 +176,7 @@ def covered(square: jax.Array, weight: jax.Array | None) -> jax.Array:
     """How many of an example's values [B, ...] are predicted: [B], or a number where all are."""
     if weight is None:
         return jnp.asarray(math.prod(square.shape[1:]), square.dtype)
-    return jnp.sum(jnp.broadcast_to(weight, square.shape), tuple(range(1, square.ndim)))
+    return jnp.sum(jnp.broadcast_to(weight > 0, square.shape), tuple(range(1, square.ndim)), dtype=square.dtype)
 
 
 def between(x: jax.Array, noise: jax.Array, t: jax.Array) -> jax.Array:

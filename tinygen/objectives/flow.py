@@ -97,12 +97,12 @@ class FlowMatching(guidance.Denoising):
 
 
 def mean_over(square: jax.Array, weight: jax.Array | None) -> jax.Array:
-    """Mean of `square` [B, ...] over each example [B], weighted where the model says which predictions it made."""
-    axes = tuple(range(1, square.ndim))
-    if weight is None:
-        return jnp.mean(square, axes)
-    weight = jnp.broadcast_to(weight, square.shape)
-    return jnp.sum(square * weight, axes) / jnp.maximum(jnp.sum(weight, axes), 1e-12)
+    """Mean of `square` [B, ...] over each example [B], weighted where the model says which predictions it made (`Output.weight`).
+
+    The sum is divided by the number of all values, not by that of the predicted ones, which differs between choices where patches at
+    an edge have fewer values: this mean is that of a model without a mask in expectation.
+    """
+    return jnp.mean(square if weight is None else square * weight, tuple(range(1, square.ndim)))
 
 
 def by_time(error: jax.Array, weight: jax.Array, t: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
