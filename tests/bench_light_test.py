@@ -64,6 +64,7 @@ def made(tmp_path_factory):
     return lambda name: (json.loads((folder / f"{name}.json").read_text()), done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_runs_whole_with_few_packages_and_says_what_its_numbers_depend_on(made, name):
     result, _ = made(name)

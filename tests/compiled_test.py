@@ -114,6 +114,7 @@ def test_a_second_start_compiles_nothing_learns_the_same_and_says_nothing_of_it(
     assert not [line for line in said.splitlines() if "AOT" in line or "cache" in line.lower() or "warning" in line.lower()]
 
 
+@pytest.mark.slow
 def test_a_program_that_was_torn_is_written_again_and_nothing_is_said(tmp_path):
     folder = tmp_path / "home" / "tinygen" / "compilation"
     first, _ = start(tmp_path / "a", tmp_path / "home")

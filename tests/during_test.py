@@ -55,6 +55,7 @@ def scores_of(lines, name=FD):
     return {line["step"]: line[name] for line in lines if name in line}
 
 
+@pytest.mark.slow
 def test_every_so_many_steps_a_line_has_the_scores_of_averaged_and_raw_weights(straight, metrics_of):
     lines = metrics_of(straight)
     assert [line["step"] for line in lines] == [1, 3, 4, 6, 8, 9, 12]

@@ -106,6 +106,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
     np.testing.assert_array_equal(drawn(tmp_path / "there", autoencoder=str(moved)), here)
 
 
+@pytest.mark.slow
 def test_latents_are_drawn_in_one_step_of_an_average_velocity(small, tmp_path):
     config = small(objective=dict(name="improved_meanflow"), model=dict(time_scale=16.0), train=dict(steps=2, eval_every=2))
     assert train.main(config, str(tmp_path / "run")) == 0

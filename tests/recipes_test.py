@@ -106,6 +106,7 @@ def test_a_stated_size_is_understood(text, sizes):
     assert stated(text) == pytest.approx(sizes)
 
 
+@pytest.mark.slow
 def test_microdit_goes_on_from_masked_patches_to_whole_images_and_tells_of_its_experts(tmp_path, metrics_of):
     recipe = next(path for path in RECIPES if path.stem == "microdit_digits")
     few = dict(train=dict(steps=2, log_every=1, preview_every=0))

@@ -121,6 +121,7 @@ def trained(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_to_give_digits_back(trained, metrics_of):
     first, last = metrics_of(trained)
     assert last["eval_ema_raw_loss"] < 0.5 * first["raw_loss"]
