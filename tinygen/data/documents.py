@@ -156,8 +156,9 @@ def find(path: str, marker: str, pattern: str) -> FileDocuments:
         digest.update(content.digest())
         digests[each.name if each == root else each.relative_to(root).as_posix()] = content.hexdigest()[:16]
         data = _mapped(each)
-        if encoding.is_utf16(data) or encoding.is_utf32(data):
-            raise UserError(f"{each} is {encoding.fault(data)}: save it as UTF-8")
+        start = bytes(data[:4])
+        if encoding.is_utf16(start) or encoding.is_utf32(start):
+            raise UserError(f"{each} is {encoding.fault(start)}: save it as UTF-8")
         for start, stop in _spans(data, separator):
             spans.extend((number, start, stop))
     if not spans:
