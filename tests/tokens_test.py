@@ -70,7 +70,10 @@ def test_other_content_and_another_vocabulary_have_files_of_their_own(home):
 
 def test_the_smallest_type_that_holds_all_tokens_is_written():
     assert stored().tokens.dtype == np.uint8  # 257 tokens, of which one byte's is in no text
-    assert stored(vocabulary=Vocabulary(kind="characters")).tokens.dtype == np.uint16  # 257
+    few = Vocabulary(kind="characters")  # the same 257
+    assert stored(vocabulary=few).tokens.dtype == np.uint8
+    check(stored(vocabulary=few), few)
+    assert stored(vocabulary=Vocabulary(kind="characters", characters="ï")).tokens.dtype == np.uint16  # 258
     many = Vocabulary(kind="characters", characters="".join(map(chr, range(0x20000, 0x20000 + 65_300))))
     assert stored(vocabulary=many).tokens.dtype == np.uint32
     assert tokens._dtype(Vocabulary(kind="characters", characters=many.characters[: 2**16 - 257])) == np.uint16

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from tinygen.cache import alone, hold, prune
 from tinygen.data import naming
+from tinygen.data.bpe import BYTES
 from tinygen.data.documents import Documents
 from tinygen.data.packing import NO_BYTE, Stream
 from tinygen.data.vocabulary import Vocabulary
@@ -177,7 +178,7 @@ def _same(file: io.BufferedReader, digest: str) -> bool:
 
 
 def _dtype(vocabulary: Vocabulary) -> np.dtype:
-    """The smallest that holds every token, the same on every machine. Of bytes that is a byte: see `Stream`."""
-    if vocabulary.kind == "bytes":
+    """The smallest that holds every token, the same on every machine. Of the bytes and the end alone that is a byte: see `Stream`."""
+    if vocabulary.end == BYTES:
         return np.dtype(np.uint8)
     return np.min_scalar_type(vocabulary.end).newbyteorder("<")
