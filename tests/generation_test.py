@@ -49,10 +49,19 @@ def keys(num, seed=0):
     return rng.example_keys(rng.stream(seed, "sample"), 0, num)
 
 
-def write(model, prompts, seed=0, padded=0, **settings):
-    made_of = objective(**settings)
-    drawn = jax.jit(lambda: made_of.sample(model, keys(len(prompts), seed), conditions(prompts, padded)))()
-    return np.asarray(drawn).tolist()
+def writer(model, **settings):
+    """write(prompts, ...): the documents of numbers first, first + 1, ... after them, by a program for each shape of the prompts."""
+    own = objective(**settings)
+    sample = jax.jit(lambda keys, given: own.sample(model, keys, given))
+
+    def write(prompts, first=0, seed=0, padded=0):
+        return np.asarray(sample(keys(first + len(prompts), seed)[first:], conditions(prompts, padded))).tolist()
+
+    return write
+
+
+def write(model, prompts, **settings):
+    return writer(model, **settings)(prompts)
 
 
 def banded(window):
@@ -118,20 +127,20 @@ def test_documents_end_at_the_same_token_as_by_full_passes(monkeypatch):
 
 @pytest.mark.parametrize("kind", [*ROTARY, LEARNED], ids=str)
 def test_a_document_depends_on_its_own_prompt_and_key_alone(kind):
-    model = made(**kind)
-    together = write(model, LONG, padded=17)
-    assert together == write(model, LONG)  # whatever the padding
-    own = objective()
-    for row, prompt, key in zip(together, LONG, keys(4), strict=True):
-        assert np.asarray(own.sample(model, key[None], conditions([prompt])))[0].tolist() == row
-    assert write(model, LONG[:2]) == together[:2]
+    draw = writer(made(**kind))
+    together = draw(LONG, padded=17)
+    assert together == draw(LONG)  # whatever the padding
+    assert [draw([prompt], first=row, padded=13)[0] for row, prompt in enumerate(LONG)] == together
+    assert draw(LONG[1:2], first=1) == together[1:2]  # its three tokens as they are
+    assert draw(LONG[:2]) == together[:2]
 
 
 def test_an_equal_seed_gives_equal_text_and_another_another():
-    model = made()
-    assert write(model, PROMPTS) == write(model, PROMPTS)
-    assert write(model, PROMPTS, seed=1) != write(model, PROMPTS)
-    assert len({tuple(row) for row in write(model, [[1]] * 6)}) == 6
+    draw = writer(made())
+    once = draw(PROMPTS)
+    assert draw(PROMPTS) == once
+    assert draw(PROMPTS, seed=1) != once
+    assert len({tuple(row) for row in draw([[1]] * 6)}) == 6
 
 
 def test_equal_prompts_are_drawn_as_often_as_their_probability_says():
@@ -147,9 +156,10 @@ def test_equal_prompts_are_drawn_as_often_as_their_probability_says():
 def test_writing_goes_on_where_it_stopped(kind):
     own, model = objective(), Endless(made(**kind))
     given = conditions(PROMPTS)
-    state, parts = own.begin(model, given["prompt"], given["prompt_mask"], keys(4)), []
+    state, parts = jax.jit(lambda given: own.begin(model, given["prompt"], given["prompt_mask"], keys(4)))(given), []
+    more = jax.jit(lambda state, num: own.more(model, state, num), static_argnums=1)
     for num in (1, 7, 12):
-        state, tokens = own.more(model, state, num)
+        state, tokens = more(state, num)
         parts.append(tokens)
     assert np.concatenate(parts, 1).tolist() == write(model, PROMPTS)
 
@@ -160,7 +170,7 @@ def test_a_document_that_has_ended_stays_so_and_no_more_is_computed_once_all_hav
             return self.model.unembed(h).at[..., END].set(1e9)
 
     own, model, given = objective(), Ending(made()), conditions(PROMPTS)
-    state, tokens = own.more(model, own.begin(model, given["prompt"], given["prompt_mask"], keys(4)), 20)
+    state, tokens = jax.jit(lambda given: own.more(model, own.begin(model, given["prompt"], given["prompt_mask"], keys(4)), 20))(given)
     assert (tokens == END).all()
     assert int(state.drawn) == 1
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from small_minigpt import KINDS, SMALL, abstract, made
+from small_minigpt import KINDS, SMALL, abstract, features, logits, made
 
 from tinygen.errors import UserError
 from tinygen.models.minigpt import MiniGPT, within
@@ -47,9 +47,9 @@ def test_documents_that_are_packed_together_do_not_see_each_other(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_packed_document_has_the_logits_that_it_has_alone(kind):
     model = made(**kind)
-    packed, alone = model(TOKENS, segment=SEGMENT), model(TOKENS[:, 3:])
+    packed, alone = logits(model, TOKENS, segment=SEGMENT), logits(model, TOKENS[:, 3:])
     np.testing.assert_allclose(packed[0, 3:], alone[0], **CLOSE)
-    np.testing.assert_allclose(packed[2, 3:5], model(TOKENS[2:, 3:5])[0], **CLOSE)
+    np.testing.assert_allclose(packed[2, 3:5], logits(model, TOKENS[2:, 3:5])[0], **CLOSE)
 
 
 def test_positions_begin_anew_with_each_segment():
@@ -60,11 +60,11 @@ def test_positions_begin_anew_with_each_segment():
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_token_by_token_with_a_cache_gives_what_the_whole_window_gives(kind):
     model = made(**kind)
-    cache, logits = model.init_cache(3), []
+    cache, found = model.init_cache(3), []
     for index in range(8):
-        h, cache = model.features(TOKENS[:, index : index + 1], position=np.full((3, 1), index), cache=cache)
-        logits.append(model.unembed(h))
-    np.testing.assert_allclose(np.concatenate(logits, 1), model(TOKENS), **CLOSE)
+        h, cache = features(model, TOKENS[:, index : index + 1], position=np.full((3, 1), index), cache=cache)
+        found.append(model.unembed(h))
+    np.testing.assert_allclose(np.concatenate(found, 1), logits(model, TOKENS), **CLOSE)
 
 
 def written_out(model, tokens, window=8):
@@ -125,7 +125,7 @@ def test_logits_are_those_of_every_layer_written_out(feed_forward, positions, re
     model = made(feed_forward=feed_forward, positions=positions, **rest)
     wanted = np.stack([written_out(model, row) for row in TOKENS])
     assert wanted.std() > 0.1
-    np.testing.assert_allclose(model(TOKENS)[..., :11], wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits(model, TOKENS)[..., :11], wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("heads", [0, 1, 2])
@@ -134,21 +134,21 @@ def test_past_the_window_the_cache_gives_what_a_banded_mask_over_the_whole_histo
     tokens = np.random.default_rng(2).integers(0, 11, (2, 21)).astype(np.int32)
     wanted = np.stack([written_out(model, row) for row in tokens])
     for prefilled in (1, 5, 13):  # as many at once, the others one by one
-        h, cache = model.features(tokens[:, :prefilled], position=np.arange(prefilled)[None], cache=model.init_cache(2))
-        logits = [model.unembed(h)]
+        h, cache = features(model, tokens[:, :prefilled], position=np.arange(prefilled)[None], cache=model.init_cache(2))
+        found = [model.unembed(h)]
         for index in range(prefilled, 21):
-            h, cache = model.features(tokens[:, index : index + 1], position=np.full((2, 1), index), cache=cache)
-            logits.append(model.unembed(h))
-        np.testing.assert_allclose(np.concatenate(logits, 1)[..., :11], wanted, rtol=1e-4, atol=1e-4)
+            h, cache = features(model, tokens[:, index : index + 1], position=np.full((2, 1), index), cache=cache)
+            found.append(model.unembed(h))
+        np.testing.assert_allclose(np.concatenate(found, 1)[..., :11], wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_padding_is_neither_written_to_the_cache_nor_seen():
     model = made()
     there = np.array([[1] * 5, [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]], np.int32)
     position = np.broadcast_to(np.arange(5), (3, 5))
-    _, cache = model.features(TOKENS[:, :5], segment=there, position=position, cache=model.init_cache(3))
+    _, cache = features(model, TOKENS[:, :5], segment=there, position=position, cache=model.init_cache(3))
     for row, length in enumerate(there.sum(1)):
-        _, alone = model.features(TOKENS[row : row + 1, :length], position=position[:1, :length], cache=model.init_cache(1))
+        _, alone = features(model, TOKENS[row : row + 1, :length], position=position[:1, :length], cache=model.init_cache(1))
         jax.tree.map(lambda a, b, row=row: np.testing.assert_allclose(a[row], b[0], **CLOSE), cache, alone)
 
 
@@ -158,14 +158,15 @@ def test_logits_past_the_vocabulary_have_no_probability_and_change_nothing():
     for path, leaf in nnx.to_flat_state(nnx.state(model)):
         if path[0] != "tokens":
             dict(nnx.to_flat_state(nnx.state(bare)))[path][...] = leaf[...]
-    assert model(TOKENS).shape == (3, 8, 16)
-    np.testing.assert_array_equal(jax.nn.softmax(model(TOKENS))[..., 11:], 0)
-    assert bare(TOKENS).shape == (3, 8, 11)
+    found = logits(model, TOKENS)
+    assert found.shape == (3, 8, 16)
+    np.testing.assert_array_equal(jax.nn.softmax(found)[..., 11:], 0)
+    np.testing.assert_allclose(logits(bare, TOKENS), found[..., :11], **CLOSE)
 
 
 def test_every_block_is_the_identity_at_first():
     model = MiniGPT(**SMALL, rngs=nnx.Rngs(0))
-    h, _ = model.features(TOKENS)
+    h, _ = features(model, TOKENS)
     np.testing.assert_allclose(h, model.norm(model.tokens(TOKENS)), **CLOSE)
 
 
@@ -177,15 +178,15 @@ def test_dropout_runs_in_training_and_only_there(how):
     np.testing.assert_array_equal(one, again)
     assert np.abs(one - other).max() > 0.1
     whole = made(**how)
-    np.testing.assert_allclose(model(TOKENS), whole(TOKENS), **CLOSE)
+    np.testing.assert_allclose(logits(model, TOKENS), logits(whole, TOKENS), **CLOSE)
     bare = made(dropout=0.5, depth=1, **how)
     for block in bare.blocks:
         block.attention.out.kernel[...] *= 0
         block.attention.out.bias[...] *= 0
         block.feed_forward.down.kernel[...] *= 0
         block.feed_forward.down.bias[...] *= 0
-    features = bare.features(TOKENS, rngs=nnx.Rngs(dropout=3))[0]  # of the embedding alone, half of which is dropped
-    assert np.abs(features - bare.features(TOKENS)[0]).max() > 0.1
+    dropped = jax.jit(lambda key: bare.features(TOKENS, rngs=nnx.Rngs(dropout=key))[0])(jax.random.key(3))
+    assert np.abs(dropped - features(bare, TOKENS)[0]).max() > 0.1  # of the embedding alone, half of which is dropped
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

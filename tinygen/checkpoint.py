@@ -30,6 +30,7 @@ from tinygen.workdir.files import JSON, Folder
 
 FEW = 8  # checkpoints that a message names
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
+SLICE = 2**20  # bytes, at least, that each of an array's replicas writes: a smaller array is written by one, for each slice is a program
 STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its number is an int32
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 
@@ -72,7 +73,18 @@ def make_manager(
         async_options=saving,
         todelete_subdir=seals.DELETED if local else None,
     )
-    return ocp.CheckpointManager(checkpoints.path(), options=options)
+    return ocp.CheckpointManager(checkpoints.path(), options=options, handler_registry=_handlers())
+
+
+def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
+    """How the items of a checkpoint are written."""
+    arrays_of = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SLICE)
+    types = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays_of))
+    handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
+    handlers.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(type_handler_registry=types))
+    for item in ("config", "codec", "manifest"):
+        handlers.add(item, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+    return handlers
 
 
 def save(
@@ -92,7 +104,7 @@ def save(
     manager.save(
         step,
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state, save_args=chunked),
+            state=ocp.args.PyTreeSave(state, save_args=chunked),
             config=ocp.args.JsonSave(config.to_dict()),
             codec=ocp.args.JsonSave(codec.to_json()),
             manifest=ocp.args.JsonSave({**manifest, seals.SEALED: seals.SUMS} if sealed else manifest),

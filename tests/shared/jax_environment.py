@@ -20,3 +20,4 @@ OWN_CACHE = None if CACHE in os.environ else tempfile.mkdtemp(prefix="tinygen-te
 os.environ.setdefault(CACHE, str(OWN_CACHE))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no stack trace with every operation of a program

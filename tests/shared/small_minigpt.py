@@ -25,3 +25,15 @@ def made(dtype=np.float32, **changes):
     graphdef, state = abstract(**changes)
     rng = np.random.default_rng(1)
     return nnx.merge(graphdef, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype), state))
+
+
+@jax.jit
+def features(model, tokens, **given):
+    """`model.features` as a program: operation by operation it would be compiled a hundred times."""
+    return model.features(tokens, **given)
+
+
+@jax.jit
+def logits(model, tokens, **given):
+    """Those of `model(tokens, ...)`, as a program."""
+    return model(tokens, **given)
