@@ -195,6 +195,7 @@ def test_an_interrupted_drawing_leaves_no_data_and_no_processes(tmp_path, monkey
     assert not [path for path in tmp_path.rglob("*") if "1.0.0" in path.name]
 
 
+@pytest.mark.slow
 def test_two_processes_that_want_the_same_faces_do_not_disturb_each_other(tmp_path):
     run = f"from tinygen.data import avatars_builder as a; b = a.builder('micah', 3, {str(tmp_path)!r})"
     code = f"{run}; b.download_and_prepare(); print(len(b.as_data_source('train')))"

@@ -140,6 +140,7 @@ def flops(objective, told, head=False):
     return compiled.cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 def test_a_step_costs_twice_flow_matching_s_at_most_and_less_without_guidance():
     shape = (8, 8, 3)
     base = flops(flow(shape=shape), ())

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 OURS = {"jax", "flax", "optax", "numpy", "absl", "ml_collections"}
 THEIRS = {
@@ -64,7 +66,6 @@ def made(tmp_path_factory):
     return lambda name: (json.loads((folder / f"{name}.json").read_text()), done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_runs_whole_with_few_packages_and_says_what_its_numbers_depend_on(made, name):
     result, _ = made(name)

@@ -131,6 +131,7 @@ def test_a_disk_that_gives_back_other_bits_is_found():
 # What is left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_check_that_is_interrupted_leaves_nothing(tmp_path, number, status):
     """The signal comes when the folder is there."""

@@ -32,6 +32,7 @@ def compilations():
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_run_compiles_each_program_once(curve, machine_of, tmp_path, compilations, size):
     """Evaluation, preview and save come three times each."""
@@ -129,6 +130,7 @@ def test_a_program_that_was_torn_is_written_again_and_nothing_is_said(tmp_path):
     assert "warning" not in said.lower()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_used_costs_one_line(tmp_path):
     (tmp_path / "home").write_text("a file, where a folder should be")
     told, said = start(tmp_path / "run", tmp_path / "home")

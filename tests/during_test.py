@@ -65,6 +65,7 @@ def test_every_so_many_steps_a_line_has_the_scores_of_averaged_and_raw_weights(s
     assert min(scores_of(lines).values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 def test_the_score_is_the_one_that_eval_fid_gives_of_the_checkpoint(straight, classifier, tmp_path, metrics_of):
     workdir = shutil.copytree(straight, tmp_path / "run")

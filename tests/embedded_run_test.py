@@ -16,6 +16,8 @@ from tinygen.prompts import told as told_by
 from tinygen.sampler_settings import configured
 from tinygen.scoring import generated
 
+pytestmark = pytest.mark.slow
+
 FEW = dict(steps=4, log_every=2, eval_every=4, preview_every=4, preview_num=8, checkpoint_every=2)
 
 

@@ -186,6 +186,7 @@ def test_where_there_is_no_checkpoint_the_run_is_rolled_back_to_its_beginning(po
     assert int(run.state(20)["guard/attempt"]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_after_every_rollback_ends_with_its_good_checkpoint(poisoned):
     run = poisoned(range(8, 20), 99, guard=dict(skips=1, rollbacks=2))
     assert "step 9:" in str(run.error)

@@ -61,6 +61,7 @@ def pixels_of(path):
     return np.asarray(Image.open(path).convert("L"))[..., None]
 
 
+@pytest.mark.slow
 def test_the_data_are_shown_as_the_images_that_they_were(finished_latents, made):
     images, train_split = made.images, made.images.splits["train"]
     indices = np.linspace(0, len(train_split) - 1, 10).astype(int)
@@ -70,6 +71,7 @@ def test_the_data_are_shown_as_the_images_that_they_were(finished_latents, made)
     assert np.abs(shown.astype(int) - expected).max() <= 1  # float16 moves a value by less than a level
 
 
+@pytest.mark.slow
 def test_previews_are_decoded_images(finished_latents):
     names = sorted(path.name for path in (finished_latents / "samples").glob("*.png"))
     assert names == ["000001.png", "000002.png", "000004.png"]
@@ -88,6 +90,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(small, finished_latents, tmp_path, me
     assert metrics_of(tmp_path / "run")[-1]["loss"] == metrics_of(finished_latents)[-1]["loss"]
 
 
+@pytest.mark.slow
 def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(finished_latents, tmp_path):
     def drawn(out, **more):
         sample.main(
@@ -115,6 +118,7 @@ def test_latents_are_drawn_in_one_step_of_an_average_velocity(small, tmp_path):
     assert {pixels_of(path).shape for path in (tmp_path / "out").glob("0*.png")} == {(8, 8, 1)}
 
 
+@pytest.mark.slow
 def test_another_autoencoder_is_refused_with_both_names_before_any_work(small, finished_latents, tmp_path, capsys):
     (tmp_path / "other").write_text("another autoencoder")
     right, wrong = (
@@ -156,6 +160,7 @@ def score(finished_latents, classifier, tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_scores_compare_decoded_samples_with_the_original_images(score, made):
     by_default, named = score(), score(ref="digits8:train", labels=["data"])
     assert by_default["protocol"]["reference"] == f"{made.images.fingerprint}:train"
@@ -164,6 +169,7 @@ def test_scores_compare_decoded_samples_with_the_original_images(score, made):
     assert by_default["protocol"]["labels"] == "as the reference's"
 
 
+@pytest.mark.slow
 def test_originals_that_are_gone_or_have_changed_ask_for_another_reference(finished_latents):
     about = find(finished_latents).codec.latents
     for changes, told in (
@@ -186,6 +192,7 @@ def test_scores_while_the_run_learns_compare_with_the_originals_too(small, class
     assert metrics_of(tmp_path / "run")[-1]["eval_ema_fd_toy"] > 0
 
 
+@pytest.mark.slow
 def test_latents_are_no_pictures_to_compare_with_and_no_network_for_features(small, finished_latents, monkeypatch):
     with pytest.raises(UserError, match="these data are latents"):
         of_split(build.data_source(small()), "train", "--ref")

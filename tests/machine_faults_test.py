@@ -181,6 +181,7 @@ def limited(*arguments, **limits):
     return done.returncode, done.stderr.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [dict(RLIMIT_NOFILE=5), dict(RLIMIT_AS=300 * 2**20)], ids=str)
 def test_too_few_files_or_too_little_memory_for_the_imports_are_two_lines(limits, tmp_path):
     """300 MiB of address space are too few for JAX's library. With a little more, native threads abort by themselves."""

@@ -137,6 +137,7 @@ def test_every_value_counts_as_without_a_mask_in_expectation_those_of_partial_pa
     np.testing.assert_allclose(found.mean(), squares.mean(), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_three_quarters_dropped_take_less_than_half_of_the_work():
     """Two blocks of mixer, twelve of backbone: products of a whole gradient."""
     sizes = dict(shape=(32, 32, 3), width=64, depth=12, mixer_depth=2, heads=4, mlp_multiple=64)

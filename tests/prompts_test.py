@@ -14,6 +14,8 @@ from tinygen import config as schema
 from tinygen.errors import UserError
 from tinygen.scoring.generated import conditions
 
+pytestmark = pytest.mark.slow
+
 COLOURS = {"red": (220, 30, 30), "blue": (30, 30, 220), "green": (30, 180, 30)}
 
 
@@ -84,7 +86,6 @@ def test_without_a_prompt_held_out_captions_are_drawn(draw, run):
     assert (run.workdir / "prompts.txt").read_text().splitlines() == [held_out[index % len(held_out)] for index in range(6)]
 
 
-@pytest.mark.slow
 def test_guidance_leads_away_from_a_negative_prompt(draw):
     """From the prompt itself it leads nowhere: what is drawn is what no guidance draws."""
     away, same = draw("--num=4", "--prompt=a red square", "--negative=a blue square")[1], "--negative=a red square"
@@ -132,7 +133,6 @@ def test_a_model_of_labels_knows_no_prompts(finished, capsys, flag):
     assert f"{flag.partition('=')[0]}: this model was trained without captions" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_the_words_it_has_learnt(run, tmp_path, saved_arrays, metrics_of):
     """Stopped half way and begun again it ends as if nothing had been."""
     half = tmp_path / "half"
@@ -165,7 +165,6 @@ def test_samples_are_scored_with_the_references_captions(run):
     assert conditions(saved.codec, ["all"], 4, None)[1] == "the run's 3 example prompts in turn"
 
 
-@pytest.mark.slow
 def test_after_a_torn_checkpoint_a_later_stage_still_reads_as_the_first_did(run, photos, tmp_path):
     """Trained on its own captions the tokenizer would be another, and the data seem to have changed."""
     other = shutil.copytree(photos, tmp_path / "photos")
@@ -195,7 +194,6 @@ def test_data_without_captions_are_refused_before_a_run_begins(tiny, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_a_later_stage_reads_words_as_the_first_did(run, photos, tmp_path):
     """It is begun on other captions, whose own merges would be others."""
     other = shutil.copytree(photos, tmp_path / "photos")

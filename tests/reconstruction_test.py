@@ -143,6 +143,7 @@ def test_a_run_is_an_autoencoder_of_its_averaged_weights(trained):
     np.testing.assert_allclose(jax.jit(ours.decode)(ours.variables, z), model.decode(z), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_its_sum_is_that_of_its_weights(trained):
     ours, again = (autoencoders.load(str(place), "--vae") for place in (trained, trained / "checkpoints" / "60"))
     assert len(ours.sha256) == 64
@@ -156,6 +157,7 @@ def test_a_run_of_another_objective_is_refused(classifier, tmp_path):
         autoencoders.load(str(tmp_path), "--vae")
 
 
+@pytest.mark.slow
 def test_a_run_draws_no_samples(trained):
     with pytest.raises(UserError, match="objective 'autoencoder' draws no samples"):
         sample.main(str(trained), step=None, ema=True, num=1, labels=None, settings={}, seed=0, batch_size=1, out=None)

@@ -263,6 +263,7 @@ def test_what_files_and_texts_are_called_and_say_is_shown_and_not_run(opened, tm
     assert EVIL in page.locator("main").inner_text()
 
 
+@pytest.mark.slow
 def test_every_control_and_picture_has_a_name(opened, pages):
     page = opened(pages.two)
     assert page.locator("html").get_attribute("lang") == "en"

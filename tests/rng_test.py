@@ -89,6 +89,7 @@ HOSTILE = dict(
 )
 
 
+@pytest.mark.slow
 def test_numbers_drawn_depend_on_keys_alone_whatever_the_environment():
     """Generator, partitioning, offset and number format would each change what is drawn."""
     program = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import rng_test; print(rng_test.drawn())"

@@ -21,6 +21,7 @@ print(work(x).is_ready())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "ended"), [("bare", "False"), ("train", "True")])
 def test_a_commands_programs_have_ended_when_their_calls_return(how, ended):
     """JAX alone returns at once and computes meanwhile, with the memory of two programs."""

@@ -39,6 +39,7 @@ def trained(curve, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_is_given_more_steps_says_that_they_have_the_lowest_rate_and_the_override_raises_it(
     trained, said, tmp_path, metrics_of
 ):

@@ -25,16 +25,18 @@ CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 @pytest.fixture(scope="module")
 def reader():
-    """The text encoder of a model with weights that are nowhere zero."""
+    """(the text encoder of a model with weights that are nowhere zero, what it reads in tokens)"""
     graphdef, state = abstract(**TOLD)
-    return nnx.merge(graphdef, drawn(state)).text
+    reader = nnx.merge(graphdef, drawn(state)).text
+    return reader, jax.jit(lambda tokens, keep=None: reader(tokens, keep))
 
 
 @pytest.fixture(scope="module")
 def model():
     graphdef, state = abstract(**TOLD)
     state = drawn(state)
-    return lambda cond: np.asarray(nnx.merge(graphdef, state)(images(), T, cond=cond).pred)
+    predict = jax.jit(lambda cond: nnx.merge(graphdef, state)(images(), T, cond=cond).pred)
+    return lambda cond: np.asarray(predict(cond))
 
 
 def images():
@@ -42,44 +44,44 @@ def images():
 
 
 def test_padding_changes_nothing(reader):
-    features, there = reader(TOKENS[:, :LENGTH])
+    _, read = reader
+    features, there = read(TOKENS[:, :LENGTH])
     np.testing.assert_array_equal(there, TOKENS > 0)
-    short, _ = reader(TOKENS[:2, :3])
+    short, _ = read(TOKENS[:2, :3])
     np.testing.assert_allclose(features[:2, :2], short[:, :2], **CLOSE)
 
 
 def test_every_token_sees_every_other_and_no_padding(reader):
-    graphdef, state = nnx.split(reader)
-
+    graphdef, state = nnx.split(reader[0])
     weights = nnx.to_pure_dict(state)
 
     def features(table):
         return nnx.merge(graphdef, {**weights, "embedding": {"embedding": table}})(TOKENS[:1])[0].sum(-1)[0]  # [S]
 
-    reach = np.abs(jax.jacobian(features)(weights["embedding"]["embedding"])).sum(-1)  # [S, vocabulary]
+    reach = np.abs(jax.jit(jax.jacobian(features))(weights["embedding"]["embedding"])).sum(-1)  # [S, vocabulary]
     said = TOKENS[0, :3]
     assert (reach[:3][:, said] > 0).all()
     np.testing.assert_array_equal(np.delete(reach[:3], said, 1), 0)
 
 
 def test_the_order_of_words_matters(reader):
-    forth, back = (text.pooled(*reader(tokens)) for tokens in (TOKENS[2:], TOKENS[2:, ::-1]))
+    forth, back = (text.pooled(*reader[1](tokens)) for tokens in (TOKENS[2:], TOKENS[2:, ::-1]))
     assert np.abs(forth - back).max() > 1e-3
 
 
 def test_without_its_caption_an_example_has_the_null_alone(reader):
-    keep = np.array([True, False, True])
-    features, there = reader(TOKENS, keep)
+    reader, read = reader
+    features, there = read(TOKENS, np.array([True, False, True]))
     null, alone = reader.without(1, LENGTH)
     np.testing.assert_array_equal(features[1], null[0])
     np.testing.assert_array_equal(there[1], alone[0])
     np.testing.assert_array_equal(there.sum(1), [3, 1, 5])
-    empty, _ = reader(np.zeros((1, LENGTH), np.int32))
+    empty, _ = read(np.zeros((1, LENGTH), np.int32))
     np.testing.assert_array_equal(empty, null)
 
 
 def test_the_pooled_features_are_the_mean_over_the_tokens_that_are_there(reader):
-    features, there = (np.asarray(each) for each in reader(TOKENS))
+    features, there = (np.asarray(each) for each in reader[1](TOKENS))
     expected = np.stack([rows[seen].mean(0) for rows, seen in zip(features, there, strict=True)])
     np.testing.assert_allclose(text.pooled(features, there), expected, **CLOSE)
 
@@ -101,7 +103,7 @@ def test_the_sequence_itself_is_attended_to_and_not_its_mean_alone():
     given = [
         {"caption": each, "caption_mask": np.ones((BATCH, 2), bool)} for each in (caption, np.repeat(caption.mean(1, keepdims=True), 2, 1))
     ]
-    one, other = (net(images(), T, cond=each).pred for each in given)
+    one, other = map(jax.jit(lambda cond: net(images(), T, cond=cond).pred), given)
     assert np.abs(one - other).max() > 1e-3
 
 
@@ -122,16 +124,14 @@ def test_what_is_read_once_is_read_as_ever(model):
 
 def test_at_initialisation_a_caption_changes_nothing_and_has_a_gradient():
     net = make(**TOLD)
-    np.testing.assert_array_equal(net(images(), T, cond={"text": TOKENS}).pred, 0)
+    predict = jax.jit(lambda state: nnx.merge(graphdef, state)(images(), T, cond={"text": TOKENS}).pred)
+    graphdef, state = nnx.split(net)
+    np.testing.assert_array_equal(predict(state), 0)
     for block in (*net.blocks, *net.mixer):
         np.testing.assert_array_equal(block.cross_attention.out.kernel[...], 0)
-    graphdef, state = nnx.split(net)
     state.final.kernel[...] = jnp.ones_like(state.final.kernel[...])
 
-    def moved(state):
-        return jnp.sum(jnp.sin(nnx.merge(graphdef, state)(images(), T, cond={"text": TOKENS}).pred))
-
-    grads = jax.grad(moved)(state)
+    grads = jax.jit(jax.grad(lambda state: jnp.sum(jnp.sin(predict(state)))))(state)
     assert all(np.abs(block.cross_attention.out.kernel[...]).max() > 0 for block in grads.blocks.values())
 
 
@@ -175,8 +175,8 @@ def test_guidance_leads_away_from_a_negative_caption():
     settings = dict(shape=(4, 6, 3), sampler="euler")
     keys = jax.random.split(jax.random.key(1), BATCH)
     other = {"text": np.full_like(TOKENS, 7)}
-    away = flow(**settings, nfe=4, guidance=0.0).sample(net, keys, {"text": TOKENS}, other)
-    plain = flow(**settings, nfe=2).sample(net, keys, other)
+    away = jax.jit(lambda: flow(**settings, nfe=4, guidance=0.0).sample(net, keys, {"text": TOKENS}, other))()
+    plain = jax.jit(lambda: flow(**settings, nfe=2).sample(net, keys, other))()
     np.testing.assert_allclose(away, plain, rtol=1e-4, atol=1e-4)
 
 
@@ -195,4 +195,5 @@ def test_a_reader_that_cannot_be_is_named(changes, said):
 
 
 def test_a_model_without_captions_minds_no_key_about_them():
-    assert make(text_depth=0).text is None
+    graphdef, state = abstract(text_depth=0)
+    assert nnx.merge(graphdef, state).text is None

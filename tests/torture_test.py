@@ -69,6 +69,7 @@ def test_one_bit_of_one_array_is_a_difference():
     assert not same(one, np.nextafter(one, np.float32(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "told"),
     [

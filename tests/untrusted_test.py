@@ -191,6 +191,7 @@ print(status, found)
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled_imported_compiled_or_run_that_a_checkpoint_names(run, tmp_path):
     for name in ("_CHECKPOINT_METADATA", "state/array_metadatas/process_0"):
         path = run / STEP / name
