@@ -3,6 +3,7 @@
     python scripts/bench.py step [--width=384 --depth=12 ...] [--set precision=bfloat16] [--against model.adaln=shared] [--peer=PYTHON]
     python scripts/bench.py sampling [the same]
     python scripts/bench.py compile [--config=dit_digits | --depth=2,28 ...]
+    python scripts/bench.py start [--config=dit_digits] [--num=16] [--against=CHECKOUT]
     python scripts/bench.py products
     python scripts/bench.py loop [--config=dit_digits] [--steps=300]
     python scripts/bench.py calls [--config=dit_digits8] [--calls=10]
@@ -13,7 +14,8 @@
 `step` and `sampling` make a DiT of any size (DiT-S/2 on latents of 32x32x4 by default) and time it on noise. What is compared
 takes turns in one process's rounds, in an order that turns round every time: ours with other settings (`--against`), and the
 same network in PyTorch (`--peer`, an interpreter that has torch and diffusers; it runs `bench_peer.py`). Width, depth, heads
-and batch size may be lists: 256,384 is a grid's axis. The first four commands need JAX, Flax, Optax, NumPy, absl and ml_collections alone.
+and batch size may be lists: 256,384 is a grid's axis. `step`, `sampling`, `compile` and `products` need JAX, Flax, Optax, NumPy,
+absl and ml_collections alone. `start` times commands of this tree and of other versions' trees in processes of their own.
 
 A busy machine gives false numbers: the script measures first whether it is idle, and otherwise ends with status 2.
 `--json=FILE` keeps every single time with what it depends on.
@@ -26,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from benchmarks import REPOSITORY, calls, compiling, guards, loop, machine, ours, peer, products, race, recipes
+from benchmarks import REPOSITORY, calls, compiling, guards, loop, machine, ours, peer, products, race, recipes, start
 
 from tinygen.errors import UserError
 
@@ -168,6 +170,20 @@ def measure_compile(arguments: argparse.Namespace) -> dict[str, Any]:
     return compiling.measure(arguments.config, sizes(arguments), arguments.shape, arguments.set)
 
 
+def define_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", default="dit_digits", metavar="NAME[:VARIANT]", help="one of configs/ (dit_digits)")
+    parser.add_argument("--num", type=positive, default=16, metavar="N", help="samples (16)")
+    parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="starts of each to time (5)")
+    parser.add_argument("--against", type=Path, action="append", default=[], metavar="CHECKOUT", help="another version's tree, in turns")
+
+
+def measure_start(arguments: argparse.Namespace) -> dict[str, Any]:
+    for tree in arguments.against:
+        if not (tree / "tinygen" / "__main__.py").is_file():
+            raise UserError(f"--against={tree}: there is no tinygen/__main__.py")
+    return start.measure(arguments.config, arguments.num, arguments.rounds, arguments.against)
+
+
 def define_products(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=seconds, default=10, metavar="S", help="for each kind of operands (10)")
 
@@ -234,6 +250,7 @@ COMMANDS = {
     "compile": Command(
         "what a training step costs before it runs, without a cache and with one", define_compile, measure_compile, compiling.table
     ),
+    "start": Command("what a first step and a few samples take from a shell", define_start, measure_start, start.table),
     "loop": Command(
         "the loop's overhead over the bare jitted step",
         define_loop,

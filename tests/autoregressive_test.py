@@ -137,6 +137,7 @@ def test_on_four_by_two_devices_loss_and_gradient_are_those_of_one_and_each_does
         assert share == flops / 8
 
 
+@pytest.mark.slow
 def test_a_loss_in_pieces_sends_no_more_than_a_whole_one():
     pieces = dataclasses.replace(OBJECTIVE, logits_mib=16 * 11 * 4 / 2**20)
     whole = spread(8, 1)[2]
@@ -156,6 +157,7 @@ def test_pieces_that_do_not_divide_the_length_compute_no_more_than_those_that_do
     assert work(1) == work(4) == work(9) == work(11)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_50257_takes_two_fifths_of_the_memory_at_most():
     h, target = jnp.zeros((4, 64, 16)), jnp.zeros((4, 64), jnp.int32)
     table = jax.ShapeDtypeStruct((50_304, 16), jnp.float32)

@@ -39,6 +39,7 @@ def no_packages(monkeypatch):
     monkeypatch.setattr(avatars, "PACKAGES", {"a_package_nobody_has": "dicebear-core"})
 
 
+@pytest.mark.slow
 def test_every_style_draws_64x64_faces_that_differ(style):
     faces = [avatars.draw(style, number) for number in range(3)]
     images = [np.asarray(Image.open(io.BytesIO(face.png))) for face in faces]

@@ -14,7 +14,6 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from etils import epath
 from etils.epath import backend, gpath
 from orbax.checkpoint._src.path import gcs_utils
@@ -163,6 +162,8 @@ def test_without_googles_client_a_bucket_is_refused_before_anything_is_written(b
 
 def test_what_a_store_says_of_a_bucket_that_cannot_be_written_reaches_the_user(bucket, monkeypatch):
     def refuse(self, path, **keywords):
+        import tensorflow as tf  # which takes seconds
+
         raise tf.errors.PermissionDeniedError(None, None, "no permission\nfor this")
 
     monkeypatch.setattr(Bucket, "makedirs", refuse)

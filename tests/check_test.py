@@ -56,6 +56,7 @@ def test_several_steps_a_call_are_taken_as_the_loop_takes_them(checked, curve):
     assert len(checked(curve(train=dict(steps_per_call=4)))) == len(ALL)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_begun_is_checked_beside_what_it_has(curve, tmp_path, capsys):
     train.main(curve(train=dict(steps=15)), str(tmp_path))
     before = sorted(tmp_path.rglob("*"))

@@ -221,6 +221,7 @@ def test_tinygen_check_tries_the_scores_and_leaves_nothing(scored, tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_scores_for_whose_features_there_is_no_room_are_told_of_and_end_no_run(scored, tmp_path, metrics_of, monkeypatch, caplog):
     config = scored()
     (tmp_path / "file").write_text("")

@@ -48,12 +48,14 @@ def taken(tiny):
     return take
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [FSDP, ALL], ids=str)
 def test_eight_devices_do_an_eighth_of_the_work_each(taken, sizes):
     measured, operations, _ = taken(sizes)
     assert operations / 8 <= measured.program.flops <= 1.1 * operations / 8  # tensor does not split the condition's few products
 
 
+@pytest.mark.slow
 def test_four_devices_of_the_tensor_axis_do_a_quarter_of_the_work_each(taken):
     measured, operations, _ = taken(TENSOR)
     assert operations / 4 <= measured.program.flops <= 0.3 * operations
@@ -72,6 +74,7 @@ def test_the_tensor_axis_sends_only_sums(taken):
     assert taken(TENSOR)[0].program.collectives.keys() == {"all-reduce"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(8, 1, 1), TENSOR], ids=str)
 def test_rounded_products_send_what_exact_ones_do(taken, sizes):
     """A product whose operands are pinned in memory would be sent whole."""

@@ -134,6 +134,7 @@ def test_a_long_streak_rolls_the_run_back_and_on_with_other_data(poisoned):
     assert clean.lines[10]["loss"] != run.lines[10]["loss"]  # the same data would be poisoned again
 
 
+@pytest.mark.slow
 def test_what_is_saved_before_a_streak_is_not_pushed_out_by_it(poisoned):
     run = poisoned(range(11, 40), 1, train=dict(steps=30, log_every=1, eval_every=0, checkpoint_every=5, keep=2))
     event = next(json.loads(line) for line in (run.workdir / "metrics.jsonl").read_text().splitlines() if "rollback" in line)

@@ -92,6 +92,7 @@ def test_features_on_the_disk_give_the_same(tmp_path):
     assert density_coverage(stored, reference) == density_coverage(features, reference)
 
 
+@pytest.mark.slow
 def test_distances_of_all_pairs_are_never_in_memory():
     features = np.zeros((6000, 2), np.float32)
     tracemalloc.start()

@@ -51,7 +51,8 @@ def test_a_size_is_one_number_or_height_and_width_and_the_last_that_is_given_cou
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("64x48", "'64x48' is a str, but must be a int such as 64, or several"), ("64 48", "have commas between them")]
+    ("word", "said"),
+    [("64x48", "'64x48' is a str, but must be a whole number such as 64, or several"), ("64 48", "have commas between them")],
 )
 def test_a_size_that_is_none_is_refused_with_what_is_one(recipe, capsys, word, said):
     assert cli.main(["train", f"--config={recipe}", "--config.data.name=folder", f"--config.data.size={word}"]) == 2

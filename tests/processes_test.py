@@ -207,6 +207,7 @@ def test_processes_with_different_settings_refuse_and_name_them(start, tmp_path)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_processes_with_other_flags_refuse(start, tmp_path):
     both = [start(index, "sample", f"--ckpt={tmp_path}", f"--seed={index}", flag="--distributed") for index in (0, 1)]
     ended = [process.wait() for process in both]

@@ -91,6 +91,7 @@ def test_variants_of_the_faces_add_up_in_any_order(variant, data):
     assert config.train.steps == 20
 
 
+@pytest.mark.slow
 def test_the_wide_and_the_deep_faces_are_80m_and_equal_within_two_percent():
     recipe = next(path for path in RECIPES if path.stem == "dit_faces_80m")
     wide, deep = (parameters(recipe, schema.load(f"{recipe}:{variant}")) for variant in ("wide", "deep"))

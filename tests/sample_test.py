@@ -135,6 +135,7 @@ def test_a_setting_that_the_objective_lacks_is_refused(draw):
         draw(num=1, temperature=1.0)
 
 
+@pytest.mark.slow
 def test_a_second_call_with_fewer_samples_leaves_none_of_the_first(draw):
     draw(num=9)
     (again := draw(num=4)).folder.joinpath("mine.txt").write_text("a user's own file")

@@ -227,6 +227,7 @@ def test_a_workdir_that_goes_away_under_a_run_is_missed_and_not_made_anew(deed, 
         assert checkpoint.saved_steps(epath.Path(elsewhere)) == [5, 10, 15, 20]
 
 
+@pytest.mark.slow
 def test_a_workdir_that_comes_back_misses_nothing(curve, tmp_path, monkeypatch, metrics_of):
     workdir = tmp_path / "run"
     assert train.main(in_pieces(curve), str(tmp_path / "straight")) == 0

@@ -61,6 +61,7 @@ def test_a_finished_run_that_is_given_more_steps_says_that_they_have_the_lowest_
     assert change["changes"]["optim.decay_steps"] == {"from": 10, "to": 30}
 
 
+@pytest.mark.slow
 def test_a_run_whose_tail_was_chosen_at_its_start_is_resumed_without_a_warning(trained, said, stop_during, monkeypatch):
     chosen = dict(steps=10, optim=dict(decay_steps=4))
     with monkeypatch.context() as patch:

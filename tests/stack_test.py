@@ -74,6 +74,7 @@ def test_what_is_computed_again_is_what_the_policy_says(point, scan):
     assert 1.2 < cost["full"] / cost["none"] <= 4 / 3
 
 
+@pytest.mark.slow
 def test_in_a_loop_the_less_is_kept_the_smaller_is_the_step():
     """Without one XLA's CPU backend may move what is computed again to where it was computed first."""
     x, t = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32"), jax.ShapeDtypeStruct((8,), "float32")
@@ -96,6 +97,7 @@ def test_a_loop_traces_its_blocks_once_whatever_their_number():
     assert blocks(2, 8) == blocks(0, 2)
 
 
+@pytest.mark.slow
 def test_on_a_cpu_no_block_adds_up_all_later_blocks_gradients_again():
     """The most arrays of the residual stream's shape that one loop of the compiled gradient reads: the same whatever the depth."""
 

@@ -33,6 +33,7 @@ def test_any_text_comes_back_from_its_tokens_and_none_is_the_end(text, vocabular
     assert vocabulary.byte_lengths[tokens].sum() == len(text.encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=str)
 def test_every_character_of_unicode_comes_back(vocabulary):
     every = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point <= 0xDFFF)

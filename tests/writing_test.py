@@ -86,6 +86,7 @@ def test_a_text_does_not_depend_on_how_many_there_are_nor_on_the_batch(write):
     assert len(set(many.files)) > 1
 
 
+@pytest.mark.slow
 def test_each_line_of_a_file_begins_a_text_and_an_empty_prompt_a_document(write, tmp_path):
     (tmp_path / "lines").write_text("to be\nor not\n")
     assert [row["prompt"] for row in write(f"--prompts={tmp_path / 'lines'}").told["samples"]] == ["to be", "or not"]
@@ -93,11 +94,13 @@ def test_each_line_of_a_file_begins_a_text_and_an_empty_prompt_a_document(write,
     assert [row["prompt"] for row in written.told["samples"]] == [""]
 
 
+@pytest.mark.slow
 def test_fewer_texts_leave_none_of_an_earlier_call(write):
     assert {path.name for path in write("--num=3").folder.iterdir()} == {*(f"0000{n}.txt" for n in range(3)), "samples.json"}
     assert {path.name for path in write("--num=1").folder.iterdir()} == {"00000.txt", "samples.json"}
 
 
+@pytest.mark.slow
 def test_flags_change_how_a_text_is_drawn(write):
     greedy = write("--prompt=to", "--temperature=0", "--new_tokens=4", "--num=2")
     assert greedy.files[0] == greedy.files[1]
@@ -105,6 +108,7 @@ def test_flags_change_how_a_text_is_drawn(write):
     assert (greedy.told["temperature"], greedy.told["new_tokens"]) == (0.0, 4)
 
 
+@pytest.mark.slow
 def test_a_prompt_that_is_longer_than_the_context_is_read_and_said_to_be(write):
     assert "a prompt has 40 tokens, and the context is 16" in write(f"--prompt={'to be or ' * 5:.40}").err
     assert "context" not in write("--prompt=to be").err
@@ -216,6 +220,7 @@ def test_lines_of_windows_are_lines_on_a_terminal():
     assert printable("a\r\nb\rc") == "a\nb\ufffdc"
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_few_characters_shows_those_and_the_files_have_all(run, tmp_path):
     command = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())", "sample", f"--ckpt={run.workdir}"]
     words = [f"--out={tmp_path / 'out'}", "--prompt=é", "--new_tokens=2"]

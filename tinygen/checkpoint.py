@@ -78,8 +78,10 @@ def make_manager(
 
 def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
     """How the items of a checkpoint are written."""
-    arrays_of = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SLICE)
-    types = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays_of))
+    types = ocp.type_handlers.create_type_handler_registry(
+        (jax.Array, ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SLICE)),
+        (np.ndarray, ocp.type_handlers.NumpyHandler()),
+    )
     handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
     handlers.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(type_handler_registry=types))
     for item in ("config", "codec", "manifest"):

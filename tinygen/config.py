@@ -243,8 +243,10 @@ def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
         if isinstance(value, list | tuple):
             return tuple(_coerced(key, default[0], each, item=True) if plain else _frozen(each) for each in value)
     if type(value) is not type(default):
-        kind = "section" if isinstance(default, Mapping) else type(default).__name__
-        several = ", or several with commas between them" if item else ""  # item: of a tuple
+        kind = {int: "whole number", float: "number"}.get(
+            type(default), "section" if isinstance(default, Mapping) else type(default).__name__
+        )
+        several = f", or several with commas between them, such as {default!r},{default!r}" if item else ""  # item: of a tuple
         raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}{several}")
     return value
 

@@ -1,0 +1,108 @@
+"""How long a command takes from a shell: training until its first step is in metrics.jsonl, and samples of that run."""
+
+import functools
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import REPOSITORY, turns
+from benchmarks.machine import caution, head
+from tinygen.errors import UserError
+
+COMMANDS = ("train", "sample")
+LIMIT = 600  # seconds for a first step
+
+
+class Checkout:
+    """A tree of tinygen whose commands are timed, with a folder of its own for runs.
+
+    Its `train` and `sample` give wall seconds, and raise UserError with the last that a process said, where it fails.
+    """
+
+    def __init__(self, tree: Path, recipe: str, num: int, place: Path):
+        name, _, variant = recipe.partition(":")
+        self.tree, self.num, self.place = tree, num, place
+        self.recipe = f"{tree / 'configs' / name}.py{':' if variant else ''}{variant}"
+        self.run, self.errors = place / "run", place / "errors.txt"
+
+    def train(self) -> float:
+        """Until the first line of metrics.jsonl; the run then saves its state and leaves."""
+        shutil.rmtree(self.run, ignore_errors=True)
+        start = time.perf_counter()
+        process = self._begin("train", f"--config={self.recipe}", f"--workdir={self.run}", "--config.train.log_every=1")
+        lines = self.run / "metrics.jsonl"
+        while not (lines.is_file() and lines.stat().st_size):
+            if process.poll() is not None or time.perf_counter() - start > LIMIT:
+                process.kill()
+                self._failed("train")
+            time.sleep(0.01)
+        seconds = time.perf_counter() - start
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        return seconds
+
+    def sample(self) -> float:
+        """Of the run that `train` left."""
+        start = time.perf_counter()
+        if self._begin("sample", f"--ckpt={self.run}", f"--num={self.num}", f"--out={self.place / 'drawn'}").wait():
+            self._failed("sample")
+        return time.perf_counter() - start
+
+    def _begin(self, *words: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"PYTHONPATH": str(self.tree), "JAX_COMPILATION_CACHE_DIR": str(self.place / "compiled")}
+        with self.errors.open("wb") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tinygen", *words], env=environment, cwd=self.place, stdout=subprocess.DEVNULL, stderr=errors
+            )
+
+    def _failed(self, command: str) -> None:
+        said = self.errors.read_text(errors="replace").strip() or "it said nothing"
+        raise UserError(f"tinygen {command} of {self.tree} failed: {said.splitlines()[-1]}")
+
+
+def measure(recipe: str, num: int, rounds: int, against: Sequence[Path]) -> dict[str, Any]:
+    """{"runs": [{"name", "train": [seconds], "sample": [seconds]}, ...]}: this tree's, then each other's, round by round in turns.
+
+    The first round, which compiles, is not counted.
+    """
+    trees = [REPOSITORY, *(tree.resolve() for tree in against)]
+    with tempfile.TemporaryDirectory() as folder:
+        places = [Path(folder) / str(number) for number in range(len(trees))]
+        for place in places:
+            place.mkdir()
+        checkouts = [Checkout(tree, recipe, num, place) for tree, place in zip(trees, places, strict=True)]
+        seconds = {
+            command: turns.take([functools.partial(getattr(Checkout, command), each) for each in checkouts], rounds + 1)
+            for command in COMMANDS
+        }
+    runs = [{"name": str(tree), **{command: seconds[command][number][1:] for command in COMMANDS}} for number, tree in enumerate(trees)]
+    return {"recipe": recipe, "num": num, "runs": runs}
+
+
+def table(result: dict[str, Any]) -> str:
+    """What a person reads."""
+    wide = max(len(run["name"]) for run in result["runs"])
+    rounds = len(result["runs"][0][COMMANDS[0]])
+    return "\n".join(
+        [
+            head(result["machine"]),
+            f"{result['recipe']}: seconds to the first step, and for {result['num']} samples; median (least to most) of {rounds}",
+            *(
+                f"{run['name']:<{wide}}" + "".join(f"   {command} {_spread(run[command])}" for command in COMMANDS)
+                for run in result["runs"]
+            ),
+            *caution(result["busy_before"]),
+        ]
+    )
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):6.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
