@@ -57,7 +57,12 @@ class Checkout:
         return time.perf_counter() - start
 
     def _begin(self, *words: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"PYTHONPATH": str(self.tree), "JAX_COMPILATION_CACHE_DIR": str(self.place / "compiled")}
+        environment = os.environ | {
+            "PYTHONPATH": str(self.tree),
+            "PYTHONDONTWRITEBYTECODE": "",  # as where nobody has set it
+            "PYTHONPYCACHEPREFIX": str(self.place / "bytecode"),
+            "JAX_COMPILATION_CACHE_DIR": str(self.place / "compiled"),
+        }
         with self.errors.open("wb") as errors:
             return subprocess.Popen(
                 [sys.executable, "-m", "tinygen", *words], env=environment, cwd=self.place, stdout=subprocess.DEVNULL, stderr=errors
