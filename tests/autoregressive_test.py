@@ -93,7 +93,7 @@ def lost_whole(**model):
 
 
 @pytest.mark.parametrize("model", [dict(), dict(tied=False), dict(dropout=0.3)], ids=str)
-@pytest.mark.parametrize("pieces", [2, 3, 8])
+@pytest.mark.parametrize("pieces", [2, pytest.param(3, marks=pytest.mark.slow), 8])
 def test_in_pieces_loss_and_gradient_are_the_same(pieces, model):
     small = dataclasses.replace(SMOOTHED, logits_mib=3 * 8 * 11 * 4 / 2**20 / (pieces - 0.5))
     assert pieces_for(24, 11, small.logits_mib) == pieces
@@ -125,8 +125,16 @@ def spread(data, tensor, objective=OBJECTIVE, **model):
     return program(placed, batch), does.flops, sum(each.bytes for each in does.collectives.values())
 
 
-@pytest.mark.parametrize("pieces", [1, 4])
-@pytest.mark.parametrize("model", [dict(width=32), dict(width=32, tied=False, kv_heads=2)], ids=str)
+@pytest.mark.parametrize(
+    ("model", "pieces"),
+    [
+        (dict(width=32), 1),
+        (dict(width=32, tied=False, kv_heads=2), 4),
+        pytest.param(dict(width=32), 4, marks=pytest.mark.slow),
+        pytest.param(dict(width=32, tied=False, kv_heads=2), 1, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_on_four_by_two_devices_loss_and_gradient_are_those_of_one_and_each_does_an_eighth(pieces, model):
     objective = dataclasses.replace(OBJECTIVE, logits_mib=16 * 8 * 11 * 4 / 2**20 / (pieces - 0.5))
     (loss, gradient), flops, _ = spread(1, 1, objective, **model)

@@ -26,9 +26,12 @@ def model(**changes):
     [((9, 7, 3), (8, 12), (1, 2)), ((8, 12, 1), (8,), (2,)), ((13, 2), (8, 8), (1, 1))],
 )
 def test_a_prediction_has_the_shape_of_what_it_is_made_of_and_is_zero_at_first(shape, widths, depths):
-    fresh = small_convnext.make(shape=shape, widths=widths, depths=depths)
+    def predict(x):
+        fresh = small_convnext.make(shape=shape, widths=widths, depths=depths)
+        return fresh(x, jnp.array([0.2, 0.5]), cond={"label": jnp.array([0, 1])})
+
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *shape)))
-    out = fresh(x, jnp.array([0.2, 0.5]), cond={"label": jnp.array([0, 1])})
+    out = jax.jit(predict)(x)
     assert out.pred.shape == x.shape
     assert out.head is None
     np.testing.assert_array_equal(out.pred, 0)

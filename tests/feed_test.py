@@ -67,6 +67,7 @@ def same(one, other):
         np.testing.assert_array_equal(other[3][name], array, err_msg=name, strict=True)
 
 
+@pytest.mark.slow
 def test_several_steps_a_call_change_no_bit_of_a_run(curve, machine_of, tmp_path, timeless):
     """On a mesh, with micro-batches, stopped and gone on with between two calls of the straight run."""
     machine_of(4)

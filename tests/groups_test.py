@@ -58,6 +58,7 @@ def test_an_accelerator_and_several_devices_draw_all_together(monkeypatch):
     assert groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == B
 
 
+@pytest.mark.slow
 def test_a_denoisers_samples_are_the_same_in_groups(monkeypatch):
     """Labels, guidance and a negative condition each go with their example."""
     graph, state = nnx.split(make(shape=(8, 8, 1), classes=B, patch=4, mlp_ratio=2.0, time_scale=1.0))

@@ -77,7 +77,7 @@ def averaged_as_velocity(x, t, r=None, cond=None, *, rngs=None):
 
 
 @pytest.mark.parametrize("objective", BOTH)
-@pytest.mark.parametrize("make", [small_microdit, small_convnext])
+@pytest.mark.parametrize("make", [small_microdit, pytest.param(small_convnext, marks=pytest.mark.slow)])
 def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, make):
     told = objective().told
     graph, state = make.abstract(told=told, time_scale=16.0)

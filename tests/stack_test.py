@@ -55,7 +55,10 @@ def plain(point):
     return derived(parts()[0], point)
 
 
-@pytest.mark.parametrize(("remat", "scan"), [(remat, scan) for remat in stack.REMAT for scan in (0, 1, 2) if remat != "none" or scan])
+WAYS = [(remat, scan) for remat in stack.REMAT for scan in (0, 1, 2) if remat != "none" or scan]
+
+
+@pytest.mark.parametrize(("remat", "scan"), [pytest.param(*way, marks=[pytest.mark.slow] * (way[1] == 2)) for way in WAYS])
 def test_every_way_gives_the_same_value_and_derivatives_in_both_modes(point, plain, remat, scan):
     graphdef, abstract = parts(remat=remat, scan=scan)
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, point[0])  # a run's checkpoints do not depend on it
