@@ -23,6 +23,7 @@ A busy machine gives false numbers: the script measures first whether it is idle
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from benchmarks import REPOSITORY, calls, compiling, guards, loop, machine, ours, peer, products, race, recipes, start
 
-from tinygen.errors import UserError
+from tinygen import recipes as recipes_of_ours
+from tinygen.errors import UserError, unknown
 
 DIGITS = str(REPOSITORY / "configs" / "dit_digits.py")
 BATCH = {"step": 8, "sampling": 64, "compile": 8}
@@ -76,6 +78,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return 130
     result = {"what": arguments.what, **measured, "machine": {**machine.facts(), "memory_kept": kept}, "busy_before": round(busy, 3)}
     print(command.table(result))
     if arguments.json:
@@ -171,16 +176,28 @@ def measure_compile(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def define_start(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", default="dit_digits", metavar="NAME[:VARIANT]", help="one of configs/ (dit_digits)")
+    parser.add_argument("--config", type=recipe_name, default="dit_digits", metavar="NAME[:VARIANT]", help="one of configs/ (dit_digits)")
     parser.add_argument("--num", type=positive, default=16, metavar="N", help="samples (16)")
     parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="starts of each to time (5)")
-    parser.add_argument("--against", type=Path, action="append", default=[], metavar="CHECKOUT", help="another version's tree, in turns")
+    parser.add_argument(
+        "--against", type=checkout, action="append", default=[], metavar="CHECKOUT", help="another version's tree, in turns"
+    )
+
+
+def recipe_name(text: str) -> str:
+    name, known = text.partition(":")[0], recipes_of_ours.names()
+    if name not in known:
+        raise argparse.ArgumentTypeError(str(unknown("recipe", name, known)))
+    return text
+
+
+def checkout(text: str) -> Path:
+    if not (Path(text) / "tinygen" / "__main__.py").is_file():
+        raise argparse.ArgumentTypeError(f"there is no {text}/tinygen/__main__.py")
+    return Path(text)
 
 
 def measure_start(arguments: argparse.Namespace) -> dict[str, Any]:
-    for tree in arguments.against:
-        if not (tree / "tinygen" / "__main__.py").is_file():
-            raise UserError(f"--against={tree}: there is no tinygen/__main__.py")
     return start.measure(arguments.config, arguments.num, arguments.rounds, arguments.against)
 
 
@@ -270,4 +287,5 @@ COMMANDS = {
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

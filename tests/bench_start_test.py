@@ -47,5 +47,9 @@ def test_a_command_that_fails_is_named_with_the_last_that_it_said(tmp_path):
 
 
 def test_a_tree_without_the_tool_is_refused(tmp_path, capsys):
-    assert bench.main(["start", f"--against={tmp_path}"]) == 2
-    assert f"--against={tmp_path}: there is no tinygen/__main__.py" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["start", f"--against={tmp_path}"])
+    assert f"argument --against: there is no {tmp_path}/tinygen/__main__.py" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["start", "--config=dit_digit8"])
+    assert "did you mean 'dit_digits8'" in capsys.readouterr().err

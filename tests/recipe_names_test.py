@@ -82,6 +82,8 @@ def test_a_copy_can_be_edited_and_overwrites_nothing(capsys):
         (["dit_digits:smoek"], "did you mean 'smoke'"),
         (["dit_digits", "--copy=dit_digits8"], "ask for one of the two"),
         (["--copy=dit_digits", "--out=nowhere/own.py"], "nowhere/own.py: there is no such folder"),
+        (["--copy=dit_digits:smoek"], "did you mean 'smoke'"),
+        (["--copy=dit_digits", "--out=c:d.py"], "what follows a colon is read as a variant"),
     ],
 )
 def test_a_mistake_about_recipes_is_one_line(words, said, capsys):

@@ -1,10 +1,13 @@
 """How a process computes, one program after another, and how signals end it."""
 
+import logging
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from tinygen import runtime
 
 PROGRAM = """
 import sys
@@ -68,3 +71,15 @@ def test_while_there_is_nothing_to_save_a_signal_ends_even_a_compilation_at_once
     process.send_signal(number)
     assert process.wait(timeout=30) == 128 + number
     assert f"{number.name}: nothing new to save; leaving." in process.communicate()[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "shown"),
+    [
+        (runtime.__file__, logging.INFO, True),
+        ("/home/me/tinygen/.venv/lib/site-packages/orbax/checkpoint/manager.py", logging.INFO, False),
+        ("/home/me/tinygen/.venv/lib/site-packages/orbax/checkpoint/manager.py", logging.WARNING, True),
+    ],
+)
+def test_of_other_packages_only_warnings_are_shown_though_they_lie_below_a_folder_of_our_name(path, level, shown):
+    assert runtime.is_shown(logging.LogRecord("absl", level, path, 1, "a line", (), None)) == shown

@@ -106,7 +106,7 @@ def test_held_out_windows_are_all_of_it_and_the_last_is_padded(stories):
 
 def test_what_is_found_is_said(stories):
     said = source(stories, tokenizer="bpe", vocabulary=300, pack=False).about()
-    assert said[0].endswith("40 documents, of which 2 are held out, from all over")
+    assert said[0].endswith("40 documents, 2 of them held out, from all over")
     assert said[1].startswith("a vocabulary of 300 tokens (bpe), ")
     assert "bytes a token" in said[1]
     assert said[-1].startswith("windows of 32 tokens: ")

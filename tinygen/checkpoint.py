@@ -30,7 +30,7 @@ from tinygen.workdir.files import JSON, Folder
 
 FEW = 8  # checkpoints that a message names
 CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
-SLICE = 2**20  # bytes, at least, that each of an array's replicas writes: a smaller array is written by one, for each slice is a program
+SLICE = 2**20  # bytes of an array, at least, for each replica to write its own: cutting one compiles a computation a shape and device
 STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its number is an int32
 CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
 
@@ -77,7 +77,7 @@ def make_manager(
 
 
 def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
-    """How the items of a checkpoint are written."""
+    """How Orbax writes the items of a checkpoint."""
     types = ocp.type_handlers.create_type_handler_registry(
         (jax.Array, ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SLICE)),
         (np.ndarray, ocp.type_handlers.NumpyHandler()),

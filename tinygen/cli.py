@@ -114,7 +114,7 @@ def _dispatch(arguments: list[str]) -> int:
         say(f"tinygen {__version__}")
         return 0
     if name == "help":
-        if not rest:
+        if not rest or rest == ["help"]:
             say(_overview())
             return 0
         name, rest = rest[0], ["--help"]
@@ -130,7 +130,8 @@ def _dispatch(arguments: list[str]) -> int:
     _prepare_process()
     overrides, rest = split_overrides(rest)
     if overrides and "config" not in values:
-        raise UserError(f"{overrides[0]}: 'tinygen train' and 'tinygen check' take overrides; a checkpoint brings its own configuration")
+        why = "; a checkpoint brings its own configuration" if "ckpt" in values else ""
+        raise UserError(f"{overrides[0]}: 'tinygen train' and 'tinygen check' take overrides{why}")
     _parse(values, _spread(rest, ("--grid", "--compare")), command.bare)
     recipe = None
     if "config" in values:  # before JAX is imported: a mistake in it answers at once

@@ -66,7 +66,7 @@ def located(spec: str) -> tuple[str, str]:
 def facts(path: str | Path) -> Facts:
     """Reads a recipe without running it. Raises UserError for a file that is not Python."""
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        tree = ast.parse(Path(path).read_bytes(), str(path))
     except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f"{path} cannot be read as a Python file: {' '.join(str(error).split())}") from error
     text = ast.get_docstring(tree) or ""
@@ -90,11 +90,7 @@ def main(name: str | None, *, copy: str | None, out: str | None) -> int:
     elif out:
         raise UserError("--out is the file that --copy=NAME writes: give that too")
     elif name:
-        path, variant = located(name)
-        shown = facts(path)
-        for each in filter(None, variant.split("+")):
-            if each not in shown.variants:
-                raise unknown("variant", each, shown.variants)
+        shown = facts(_existing(name)[0])
         say(f"{shown.text}\n\nVariants: {', '.join(shown.variants) or 'none'}")
     else:
         say(_listing())
@@ -114,9 +110,21 @@ def _listing() -> str:
     return "\n".join(lines)
 
 
-def _copied(spec: str, out: str | None) -> str:
+def _existing(spec: str) -> tuple[str, str]:
+    """`located`, whose variants the recipe has. Raises UserError for one that it lacks."""
     path, variant = located(spec)
+    known = facts(path).variants
+    for each in filter(None, variant.split("+")):
+        if each not in known:
+            raise unknown("variant", each, known)
+    return path, variant
+
+
+def _copied(spec: str, out: str | None) -> str:
+    path, variant = _existing(spec)
     target = Path(out or Path(path).name)
+    if ":" in target.name:
+        raise UserError(f"--out={out}: what follows a colon is read as a variant; give a name without one")
     try:
         with open(path, "rb") as source, open(target, "xb") as stream:
             shutil.copyfileobj(source, stream)

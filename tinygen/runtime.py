@@ -13,6 +13,8 @@ from absl import logging
 
 from tinygen.terminal import printable
 
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # other packages may lie below a folder of its name, as .venv in a clone
+
 
 class StopSignal:
     """Set by the first SIGTERM or Ctrl-C, here or at another process of the run; the loop saves and leaves.
@@ -111,6 +113,11 @@ class Printable(std_logging.Formatter):
         return printable(super().format(record))
 
 
+def is_shown(line: std_logging.LogRecord) -> bool:
+    """Whether a log line is ours, or another package's warning."""
+    return line.levelno >= std_logging.WARNING or line.pathname.startswith(PACKAGE)
+
+
 def listen(least: int = logging.INFO) -> None:
     """Sends our log lines to stderr, and other packages' warnings."""
     from tinygen.processes import leads  # brings JAX
@@ -121,5 +128,5 @@ def listen(least: int = logging.INFO) -> None:
     handler.filters.clear()
     # Orbax's tracebacks of what it raises as well: `saves` tells of that in a line.
     handler.addFilter(lambda line: not ("/orbax/" in line.pathname and (line.exc_info or line.levelno >= std_logging.ERROR)))
-    handler.addFilter(lambda line: line.levelno >= std_logging.WARNING or "/tinygen/" in line.pathname)
+    handler.addFilter(is_shown)
     logging.set_verbosity(least if leads() else logging.WARNING)

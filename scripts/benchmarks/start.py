@@ -24,7 +24,7 @@ LIMIT = 600  # seconds for a first step
 class Checkout:
     """A tree of tinygen whose commands are timed, with a folder of its own for runs.
 
-    Its `train` and `sample` give wall seconds, and raise UserError with the last that a process said, where it fails.
+    `train` and `sample` return wall seconds. They raise UserError with the last line of stderr if the command fails.
     """
 
     def __init__(self, tree: Path, recipe: str, num: int, place: Path):
@@ -39,22 +39,29 @@ class Checkout:
         start = time.perf_counter()
         process = self._begin("train", f"--config={self.recipe}", f"--workdir={self.run}", "--config.train.log_every=1")
         lines = self.run / "metrics.jsonl"
-        while not (lines.is_file() and lines.stat().st_size):
-            if process.poll() is not None or time.perf_counter() - start > LIMIT:
-                process.kill()
+        try:
+            while not (lines.is_file() and lines.stat().st_size):
+                if process.poll() is not None or time.perf_counter() - start > LIMIT:
+                    self._failed("train")
+                time.sleep(0.01)
+            seconds = time.perf_counter() - start
+            process.send_signal(signal.SIGTERM)
+            if process.wait() not in (0, 128 + signal.SIGTERM):
                 self._failed("train")
-            time.sleep(0.01)
-        seconds = time.perf_counter() - start
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        return seconds
+            return seconds
+        finally:
+            _end(process)
 
     def sample(self) -> float:
         """Of the run that `train` left."""
         start = time.perf_counter()
-        if self._begin("sample", f"--ckpt={self.run}", f"--num={self.num}", f"--out={self.place / 'drawn'}").wait():
-            self._failed("sample")
-        return time.perf_counter() - start
+        process = self._begin("sample", f"--ckpt={self.run}", f"--num={self.num}", f"--out={self.place / 'drawn'}")
+        try:
+            if process.wait():
+                self._failed("sample")
+            return time.perf_counter() - start
+        finally:
+            _end(process)
 
     def _begin(self, *words: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {
@@ -107,6 +114,12 @@ def table(result: dict[str, Any]) -> str:
             *caution(result["busy_before"]),
         ]
     )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills it where it still runs: an interrupted benchmark leaves nothing that computes."""
+    process.kill()
+    process.wait()
 
 
 def _spread(seconds: Sequence[float]) -> str:

@@ -23,8 +23,8 @@ import numpy as np
 from PIL import Image, ImageColor, features
 
 from tinygen.errors import UserError, unknown
+from tinygen.keys.data import FITS
 
-FITS = ("crop", "pad", "squeeze")
 OPTIONAL = {  # formats that Pillow can be built without: its name for what it then lacks, and their files' extensions
     "AVIF": ("avif", ("avif", "avifs")),
     "JPEG2000": ("jpg_2000", ("jp2", "j2k", "j2c", "jpc", "jpf", "jpx")),

@@ -60,7 +60,7 @@ def text(
         said = f"the only document's last {100 * found.some(held_out).size / found.size:.1f} % are held out"
     else:
         held_out = spread(total, validation)
-        said = f"{total:,} documents, of which {len(held_out):,} are held out, from all over"
+        said = f"{total:,} documents, {len(held_out):,} of them held out, from all over"
     splits = {"train": found.some(np.delete(np.arange(len(found)), held_out)), "validation": found.some(held_out)}
     facts = {"content": found.content, "marker": marker, "validation": validation}
     about = [f"{naming.plural(len(found.paths), 'file')}, {found.size:,} bytes: {said}", *found.passed_over]
