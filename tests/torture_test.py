@@ -37,6 +37,19 @@ def test_a_damaged_checkpoint_is_named_and_set_aside_and_its_steps_run_again(set
     assert {name: result["failures"] for name, result in results.items()} == {name: [] for name in names}
 
 
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [
+        ("21:30 resuming from step 40", 40),
+        ("21:30 this run is at step 60, and config.train.steps=60: there is nothing left to train.", 60),
+        ("21:30 from the beginning", 0),
+        ("21:30 4,096 examples", None),
+    ],
+)
+def test_what_a_restarted_run_says_of_where_it_begins_is_read(said, step):
+    assert kills.begun(said) == step
+
+
 @pytest.fixture
 def copied(finished, tmp_path):
     """A copy of a finished run, to be changed."""

@@ -152,8 +152,8 @@ def go_on(setup: Setup, known: Reference, workdir: Path, newest: int, left: list
 
 
 def begun(said: str) -> int | None:
-    """The step that a run said it goes on from; 0 for the beginning, None where it said nothing."""
-    found = re.search(r"resuming from step (\d+)", said)
+    """The step that a run said it resumes from, or is at where nothing is left to train; 0 for the beginning, None if it said neither."""
+    found = re.search(r"(?:resuming from|this run is at) step (\d+)", said)
     return int(found[1]) if found else 0 if "from the beginning" in said else None
 
 
