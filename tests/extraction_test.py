@@ -60,13 +60,14 @@ def test_devices_that_get_as_many_pictures_as_one_give_the_same_bits(taken, devi
         np.testing.assert_array_equal(many[name], one[name])
 
 
-def test_a_classifier_s_features_are_the_same_on_one_two_and_eight_devices(taken, classifier):
+def test_a_classifier_s_features_differ_by_rounding_at_most_on_one_two_and_eight_devices(taken, classifier):
     network = networks.of_run(str(classifier))
     images = IMAGES[:12]
     one = taken(4, 1, network, images)[0]["features"]
     assert one.std(0).min() > 0
     for devices in (2, 8):
-        np.testing.assert_array_equal(taken(4, devices, network, images)[0]["features"], one)
+        # XLA may sum a batch of another size in another order
+        np.testing.assert_allclose(taken(4, devices, network, images)[0]["features"], one, rtol=1e-5, atol=1e-6)
 
 
 def test_no_pictures_have_no_features(toy_network):
