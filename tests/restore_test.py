@@ -52,6 +52,19 @@ def test_a_state_comes_back_bit_for_bit_on_another_mesh_of_as_many_devices_or_no
     assert moved > 0  # or this tests nothing
 
 
+@pytest.mark.parametrize("least", [checkpoint.SLICE, 1])
+def test_large_arrays_are_saved_in_parts_by_their_replicas_and_small_ones_whole(made, curve, tmp_path, monkeypatch, least):
+    """Cutting a part off compiles a computation for each shape and device."""
+    old, new, cuts, cut = made(curve(), 8, 1, 1), made(curve(), 1, 2, 1), [], jax.lax.slice_in_dim
+    monkeypatch.setattr(jax.lax, "slice_in_dim", lambda *args, **keywords: cuts.append(1) or cut(*args, **keywords))
+    monkeypatch.setattr(checkpoint, "SLICE", least)
+    with saved(tmp_path, old) as manager:
+        restored = checkpoint.restore(manager, 3, new.abstract, new.shardings)
+    assert bool(cuts) == (least == 1)
+    for name, leaf in arrays(old.state).items():
+        np.testing.assert_array_equal(arrays(restored)[name], leaf, err_msg=name, strict=True)
+
+
 def test_a_state_that_is_donated_right_after_the_save_is_saved_as_it_was(made, curve, tmp_path):
     it = made(curve(), 1, 8, 1)
     expected = {name: np.array(leaf) for name, leaf in arrays(it.state).items()}
