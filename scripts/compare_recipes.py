@@ -36,7 +36,7 @@ from typing import NamedTuple
 from comparing import runs
 
 from tinygen import cli
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError, unknown
 
 
@@ -49,7 +49,7 @@ class Arm(NamedTuple):
 
 def asked(recipe: str, only: str) -> dict[str, Arm]:
     """A recipe and what its sweep() asks. only: beginnings of the names wanted, separated by commas; "" = all"""
-    own, entries, starts = schema.load(recipe), schema.sweep(recipe), only.strip(",").split(",")
+    own, entries, starts = config_lib.load(recipe), config_lib.sweep(recipe), only.strip(",").split(",")
     for start in starts:
         if entries and not any(name.startswith(start) for name in entries):
             raise unknown("entry of the sweep in --only:", start, entries)
@@ -57,7 +57,7 @@ def asked(recipe: str, only: str) -> dict[str, Arm]:
     for name, config in entries.items():
         if not name.startswith(tuple(starts)):
             continue
-        changes = schema.difference(own, config)
+        changes = config_lib.difference(own, config)
         arms[name] = Arm([recipe], [f"--config.{key}={new}" for key, (_, new) in changes.items() if new is not None])
     return arms
 
@@ -130,7 +130,7 @@ def check(arms: Mapping[str, Arm], settings: Sequence[str], given: argparse.Name
     """Raises UserError, before anything is trained, for recipes, features and numbers that do not do."""
     for arm in arms.values():
         for recipe in arm.stages:
-            schema.check(cli.configured(recipe, [*settings, *arm.settings])[0])
+            config_lib.check(cli.configured(recipe, [*settings, *arm.settings])[0])
     runs.check_features(given.features)
     if given.num < 2:
         raise UserError(f"--num={given.num}: a distance takes two samples or more")

@@ -71,9 +71,9 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def recipe() -> Any:
     """The configuration of the golden run. Its keys with their values are stored with it: a later change here changes nothing there."""
-    from tinygen import config as schema
+    from tinygen import config as config_lib
 
-    return schema.base(
+    return config_lib.base(
         data=dict(name="digits8"),
         batch_size=16,
         model=dict(name="microdit", patch=4, width=4, depth=1, heads=2, mlp_multiple=4),

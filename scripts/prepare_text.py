@@ -26,7 +26,7 @@ from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import build, cli, text_encoder
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.captions import captions_of, digests
@@ -80,7 +80,7 @@ def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_s
     length = min(LENGTH, found.length) if length is None else length
     if not 1 < length <= found.length:
         raise UserError(f"--length={length} must lie in 2 to {found.length:,}: the tokens that {found.name} reads at most")
-    source = build.data_source(schema.change(config, dict(text=dict(tokens="", embeddings=""), data=dict(overfit=0))))
+    source = build.data_source(config_lib.change(config, dict(text=dict(tokens="", embeddings=""), data=dict(overfit=0))))
     captions = captions_of(source, "--config")
     fresh = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     with progress_bar() as progress:

@@ -51,11 +51,11 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     import jax
 
     from tinygen import build
-    from tinygen import config as schema
+    from tinygen import config as config_lib
     from tinygen.data.codec import Codec, Field
     from tinygen.state import init_state
 
-    config = schema.change(schema.load(recipe), dict(mesh=dict(data=1, fsdp=-1, tensor=1)))
+    config = config_lib.change(config_lib.load(recipe), dict(mesh=dict(data=1, fsdp=-1, tensor=1)))
     spec = {"x": Field(shape=shape, dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=9)}
     codec = Codec(kind="image", spec=spec, labels=tuple("0123456789"))
     parts = build.parts(config, codec)

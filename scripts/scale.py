@@ -147,7 +147,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     import orbax.checkpoint as ocp
 
     from tinygen import build, checkpoint, feed, processes
-    from tinygen import config as schema
+    from tinygen import config as config_lib
     from tinygen.sharding import path_name
     from tinygen.state import init_state
 
@@ -158,7 +158,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     with processes.joined(distributed, 120, str(place)), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
         # The runs differ in their mesh alone, and here all have this one: one step serves them all.
         saved = checkpoint.find(workdirs[0])
-        config = schema.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
+        config = config_lib.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
         source, parts = build.data_source(config), build.parts(config, saved.codec)
         abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
         shardings = parts.layout.shardings(abstract)

@@ -39,7 +39,7 @@ from PIL import Image, ImageFilter
 from rich.progress import track
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.scores.efflite import efflite0
 from tinygen.scores.frechet import distance_from
@@ -56,7 +56,7 @@ Rows = dict[str, dict[str, float]]  # kind -> strength -> distance
 
 def measure(name: str, num: int, features: Callable[[np.ndarray], np.ndarray]) -> Rows:
     """Distances of sets of `num` images of a data set from as many real ones. features: uint8 [N, H, W, 3] -> [N, D]"""
-    source = build.data_source(schema.base(data=dict(name=name)))
+    source = build.data_source(config_lib.base(data=dict(name=name)))
     examples = source.splits["train"]
     available = min(len(examples), 4 * num)
     if available < 3 * num:

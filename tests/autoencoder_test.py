@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.models.autoencoder import HIGHEST, LOWEST, Autoencoder
 from tinygen.sharding import Layout, make_mesh
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused_by_name(changes, said):
 
 def test_a_mesh_that_splits_heads_is_refused_since_there_is_one(machine_of):
     machine_of(2)
-    config = schema.base(
+    config = config_lib.base(
         data=dict(name="digits8"), model=dict(name="autoencoder", widths=(8, 8)), objective=dict(name="autoencoder"), mesh=dict(tensor=2)
     )
     with pytest.raises(UserError, match=r"config\.mesh\.tensor=2 splits .* model 'autoencoder' has 1: leave it at 1"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec, Field
@@ -129,7 +129,7 @@ def test_labels_beside_captions_are_refused():
     labelled = source(["a"])
     labelled = dataclasses.replace(labelled, codec=dataclasses.replace(labelled.codec, labels=("cat", "dog")))
     with pytest.raises(UserError, match=r"captions or labels, not both: leave the labels out with --config.data.label=''"):
-        build.told(schema.base(text=dict(tokens="bytes")), labelled)
+        build.told(config_lib.base(text=dict(tokens="bytes")), labelled)
 
 
 def test_it_is_said_that_words_are_those_that_the_weights_have_learnt():

@@ -5,7 +5,7 @@ import pytest
 from etils import epath
 
 from tinygen import build, checkpoint, cli, train, trained
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 
@@ -44,7 +44,7 @@ def test_a_checkpoint_is_found_by_its_run_its_folder_or_itself(stored, path, ste
 
 def test_a_found_checkpoint_brings_config_codec_and_manifest_as_they_were(finished):
     saved = checkpoint.find(finished.workdir)
-    assert schema.difference(saved.config, finished.config) == {}
+    assert config_lib.difference(saved.config, finished.config) == {}
     assert saved.codec == build.data_source(finished.config).codec
     assert saved.manifest == json.loads((finished.workdir / "manifest.json").read_text())
 

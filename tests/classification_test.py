@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinygen import build, sample, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.classification import FRAME, RIGHT, WRONG, Classification
 from tinygen.state import init_state, merge
@@ -117,7 +117,7 @@ def test_what_is_no_picture_is_not_shown():
 
 
 def run(**changes):
-    config = schema.base(
+    config = config_lib.base(
         data=dict(name="digits8"),
         batch_size=64,
         model=dict(name="classifier", width=16, stages=2),
@@ -127,7 +127,7 @@ def run(**changes):
         precision="float32",
         train=dict(steps=60, log_every=60, eval_every=60, preview_every=0, preview_num=16, checkpoint_every=0),
     )
-    return schema.change(config, changes)
+    return config_lib.change(config, changes)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import compare_recipes
 import pytest
 from comparing import runs
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 
 SWEPT = sorted(path for path in (Path(__file__).parents[1] / "configs").glob("*.py") if "\ndef sweep(" in path.read_text("utf-8"))
@@ -202,7 +202,7 @@ def test_a_sweep_that_is_none_is_refused(tmp_path, answer, said):
     path = tmp_path / "asking.py"
     path.write_text(f"{ASKING.partition('def sweep')[0]}\ndef sweep():\n    return {answer}\n")
     with pytest.raises(UserError, match=said):
-        schema.sweep(str(path))
+        config_lib.sweep(str(path))
 
 
 @pytest.mark.parametrize("losses", [{"raw_loss": 0.25, "velocity_loss": 0.5}])
@@ -219,9 +219,9 @@ def test_there_are_recipes_that_ask():
 
 @pytest.mark.parametrize("path", SWEPT, ids=lambda path: path.stem)
 def test_all_that_a_recipe_asks_differs_from_it_and_can_be_run(path, tmp_path):
-    asked = schema.sweep(str(path))
+    asked = config_lib.sweep(str(path))
     namespace: dict = {}
     exec(compile(path.read_text("utf-8"), str(path), "exec"), namespace)
     assert asked.keys() == namespace["sweep"]().keys()  # what changes nothing would be left out
     for config in asked.values():
-        schema.check(config)
+        config_lib.check(config)

@@ -23,7 +23,7 @@ from etils import epath
 from flax import nnx
 
 from tinygen import build, cli, commands, keys, record, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media
@@ -60,7 +60,7 @@ def pytest_unconfigure():
 
 def tiny(**changes):
     """The smallest run with all that a run has: 600 parameters a token, four tokens, named labels; the same numbers on every machine."""
-    config = schema.base(
+    config = config_lib.base(
         precision="float32",
         data=dict(name="pixel_faces"),
         batch_size=64,
@@ -70,7 +70,7 @@ def tiny(**changes):
         ema=dict(decay=0.9),
         train=dict(steps=20, log_every=5, eval_every=20, preview_every=10, preview_num=8, checkpoint_every=10),
     )
-    return schema.change(config, changes)
+    return config_lib.change(config, changes)
 
 
 @pytest.fixture(name="tiny", scope="session")
@@ -92,7 +92,7 @@ def classifier(tmp_path_factory):
     workdir, model = tmp_path_factory.mktemp("classifier") / "toy", dict(name="classifier", width=8, stages=2)
     config = tiny(data=dict(name="digits8"), model=model, objective=dict(name="classification"))
     few = dict(train=dict(steps=2, eval_every=0, preview_every=0))
-    assert train.main(schema.change(config, few), str(workdir)) == 0
+    assert train.main(config_lib.change(config, few), str(workdir)) == 0
     return workdir
 
 
@@ -221,8 +221,8 @@ def curve(add_row):
     add_row("data", "toy_sine", toy_sine, dict(num=64))
 
     def config(**changes):
-        return schema.change(
-            schema.base(
+        return config_lib.change(
+            config_lib.base(
                 data=dict(name="toy_sine"),
                 model=dict(name="toy_curve"),
                 objective=dict(name="toy_squared_error"),
@@ -243,7 +243,7 @@ def made(machine_of):
 
     def make(config, *sizes):
         machine_of(math.prod(sizes))
-        config = schema.change(config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)), sharding=dict(min_size=8)))
+        config = config_lib.change(config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)), sharding=dict(min_size=8)))
         parts = build.parts(config, build.data_source(config).codec)
         abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
         shardings = parts.layout.shardings(abstract)

@@ -7,7 +7,7 @@ from flax import nnx
 from rich.console import Console
 
 from tinygen import build, describe, footprint
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.flops import Product, Products
 from tinygen.state import init_state, split
@@ -63,7 +63,7 @@ def test_a_recipe_that_cannot_run_is_refused_as_training_refuses_it(tiny):
 
 def test_a_device_holds_its_share_of_what_is_split(described):
     config, parts, abstract = described
-    sharded = build.parts(schema.change(config, dict(mesh=dict(data=1, fsdp=8), sharding=dict(min_size=1))), parts.codec).layout
+    sharded = build.parts(config_lib.change(config, dict(mesh=dict(data=1, fsdp=8), sharding=dict(min_size=1))), parts.codec).layout
     whole, share = (
         footprint.bytes_held(jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), tree, places))
         for tree, places in (

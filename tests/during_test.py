@@ -9,7 +9,7 @@ import pytest
 from etils import epath
 
 from tinygen import check, checkpoint, eval_fid, guard, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.scoring import during, extraction, scores
 from tinygen.scoring.during import check_scoring, scored_network
@@ -196,7 +196,7 @@ def test_scores_that_a_run_cannot_be_given_are_refused_before_its_first_step(sco
 @pytest.mark.parametrize("evaluation", [dict(num=1), dict(num=0), dict(every=-1), dict(split="test"), dict(preset="tf")])
 def test_values_that_no_run_could_use_are_refused_before_anything_heavy(tiny, evaluation):
     with pytest.raises(UserError, match=rf"config\.eval\.{next(iter(evaluation))}"):
-        schema.check(tiny(eval=evaluation))
+        config_lib.check(tiny(eval=evaluation))
 
 
 def test_a_run_without_samples_cannot_be_scored(curve, classifier, tmp_path):
@@ -235,4 +235,4 @@ def test_scores_for_whose_features_there_is_no_room_are_told_of_and_end_no_run(s
 def test_scores_by_other_rules_are_none_to_compare_with(scored):
     assert during.by(scored()) == during.by(scored(dict(every=2, best=False)))
     assert during.by(scored()) != during.by(scored(dict(num=25)))
-    assert during.by(scored()) != during.by(schema.change(scored(), dict(objective=dict(nfe=8))))
+    assert during.by(scored()) != during.by(config_lib.change(scored(), dict(objective=dict(nfe=8))))

@@ -12,7 +12,7 @@ import pytest
 import told
 import told_folder
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen import text_encoder
 from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec
@@ -184,10 +184,10 @@ def test_captions_that_were_cut_off_are_told_of(tmp_path):
 
 
 def test_tokens_and_embeddings_at_once_are_refused():
-    both = schema.base(text=dict(tokens="bytes", embeddings="somewhere"))
+    both = config_lib.base(text=dict(tokens="bytes", embeddings="somewhere"))
     with pytest.raises(UserError, match=r"config\.text\.tokens=bytes and config\.text\.embeddings=somewhere: give one"):
-        schema.check(both)
-    assert schema.may_change("text.embeddings", both)
+        config_lib.check(both)
+    assert config_lib.may_change("text.embeddings", both)
 
 
 def test_a_stored_codec_knows_the_encoder(written):

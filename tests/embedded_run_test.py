@@ -10,7 +10,7 @@ import told
 import told_folder
 
 from tinygen import build, checkpoint, keys, sample, stages, text_encoder, train, trained
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.prompts import told as told_by
 from tinygen.sampler_settings import configured
@@ -41,7 +41,7 @@ def written(tmp_path_factory):
 
 def configuration(tiny, folder, **changes):
     model = dict(name="microdit", patch=8, width=8, depth=1, heads=2, mlp_multiple=8, text_depth=1)
-    return schema.change(
+    return config_lib.change(
         tiny(data=dict(name="told"), batch_size=16, text=dict(embeddings=str(folder)), model=model, train=FEW), changes
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from etils import epath
 from PIL import Image
 
 from tinygen import build, checkpoint, cli
-from tinygen import config as schema
+from tinygen import config as config_lib
 
 RECIPE = """
 from tinygen.config import base, vary
@@ -252,9 +252,9 @@ def test_a_data_set_that_cannot_be_prepared_is_named(refused, overrides, said):
 def test_weights_that_do_not_fit_are_named(refused, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    codec = build.data_source(schema.load("mine.py")).codec
+    codec = build.data_source(config_lib.load("mine.py")).codec
     with checkpoint.make_manager(epath.Path(theirs), keep=1, keep_every=0) as manager:
-        checkpoint.save(manager, 3, {"ema": {"embed": {"kernel": np.zeros((2, 2), np.float32)}}}, schema.load("mine.py"), codec, {})
+        checkpoint.save(manager, 3, {"ema": {"embed": {"kernel": np.zeros((2, 2), np.float32)}}}, config_lib.load("mine.py"), codec, {})
     message = refused(
         "--config=mine.py", f"--config.init.ckpt={theirs}", lines_at_most=4
     )  # a line for what is missing, one for what differs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tinygen import build, cli, feed, footprint, programs, record, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.flops import flops, products
 from tinygen.state import init_state
@@ -72,7 +72,7 @@ def test_several_steps_a_call_change_no_bit_of_a_run(curve, machine_of, tmp_path
     """On a mesh, with micro-batches, stopped and gone on with between two calls of the straight run."""
     machine_of(4)
     config = curve(optim=dict(accumulate=2), mesh=dict(fsdp=2), sharding=dict(min_size=8), train=dict(steps=23, log_every=3))
-    several = schema.change(config, dict(train=dict(steps_per_call=4)))
+    several = config_lib.change(config, dict(train=dict(steps_per_call=4)))
     assert train.main(config, str(tmp_path / "one")) == 0
     assert train.main(several, str(tmp_path / "several")) == 0
     expected = timeless(tmp_path / "one", 23)
@@ -80,7 +80,7 @@ def test_several_steps_a_call_change_no_bit_of_a_run(curve, machine_of, tmp_path
     assert expected[1] == ["20", "23"]
     same(expected, timeless(tmp_path / "several", 23))
     for steps, size in ((13, 4), (23, 1)):  # how many a call takes may change when a run goes on
-        train.main(schema.change(config, dict(train=dict(steps=steps, steps_per_call=size))), str(tmp_path / "resumed"))
+        train.main(config_lib.change(config, dict(train=dict(steps=steps, steps_per_call=size))), str(tmp_path / "resumed"))
     resumed = {line["step"]: line for line in timeless(tmp_path / "resumed", 23)[0]}
     losses = {line["step"]: line["loss"] for line in expected[0]}
     assert {step: resumed[step]["loss"] for step in losses} == losses

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from tinygen import build, checkpoint, footprint, hlo, programs
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.codec import Codec, Field
 from tinygen.flops import flops, products
 from tinygen.models.attention import Attention
@@ -173,7 +173,7 @@ def test_a_run_records_what_it_takes_up(finished):
 
 
 def test_no_device_makes_a_whole_leaf_when_the_state_is_created(tiny):
-    config = schema.change(tiny(), dict(model=dict(patch=2, width=64, depth=1, mlp_multiple=1024)))
+    config = config_lib.change(tiny(), dict(model=dict(patch=2, width=64, depth=1, mlp_multiple=1024)))
     parts = build.parts(config, build.data_source(config).codec)
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], 0)
     layout = Layout(mesh_of(*FSDP), (), min_size=64)
@@ -183,7 +183,7 @@ def test_no_device_makes_a_whole_leaf_when_the_state_is_created(tiny):
 
 
 def test_of_the_80m_faces_each_of_eight_devices_holds_hardly_more_than_an_eighth():
-    config = schema.change(schema.load(str(ROOT / "configs" / "dit_faces_80m.py")), dict(mesh=dict(data=1, fsdp=8)))
+    config = config_lib.change(config_lib.load(str(ROOT / "configs" / "dit_faces_80m.py")), dict(mesh=dict(data=1, fsdp=8)))
     spec = {"x": Field(shape=(64, 64, 3), dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=5)}
     parts = build.parts(config, Codec(kind="image", spec=spec, labels=tuple("abcdef")))
     abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
@@ -194,7 +194,7 @@ def test_of_the_80m_faces_each_of_eight_devices_holds_hardly_more_than_an_eighth
 
 def test_no_device_makes_a_whole_leaf_to_begin_with():
     model = dict(hidden=512)
-    config = schema.change(schema.load(str(ROOT / "configs" / "fsdp_sine.py:smoke")), dict(model=model, mesh=dict(data=1, fsdp=8)))
+    config = config_lib.change(config_lib.load(str(ROOT / "configs" / "fsdp_sine.py:smoke")), dict(model=model, mesh=dict(data=1, fsdp=8)))
     parts = build.parts(config, build.data_source(config).codec)
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], 0)
     plan = jax.jit(init, out_shardings=parts.layout.shardings(jax.eval_shape(init))).lower().compile().memory_analysis()

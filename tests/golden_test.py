@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinygen import build, checkpoint, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 
 ROOT = Path(__file__).parents[1]
 ARCHIVES = sorted((ROOT / "tests" / "golden").glob("*.tar.xz"))
@@ -45,9 +45,9 @@ def test_every_number_of_the_state_is_read_as_it_was_written(golden):
 
 
 def test_the_run_goes_on_with_its_stored_configuration(golden, metrics_of, saved_arrays):
-    config = schema.from_json((golden.workdir / "config.json").read_text())
+    config = config_lib.from_json((golden.workdir / "config.json").read_text())
     before = metrics_of(golden.workdir)
-    longer = schema.change(config, dict(train=dict(steps=5)))
+    longer = config_lib.change(config, dict(train=dict(steps=5)))
     assert train.main(longer, str(golden.workdir)) == 0, golden.broken
     lines = metrics_of(golden.workdir)
     assert lines[:3] == before

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tinygen import autoencoders, build, check, cli, decoding, eval_fid, media, networks, sample, train, trained
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.checkpoint import find
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
@@ -40,7 +40,7 @@ def small(made, tiny):
     def config(**changes):
         few = dict(steps=4, log_every=1, eval_every=4, preview_every=4, preview_num=10, checkpoint_every=2)
         data = dict(name="latents", path=str(made.folder))
-        return schema.change(
+        return config_lib.change(
             tiny(data=data, model=dict(patch=2, time_scale=1.0), objective=dict(name="edm"), batch_size=16, train=few), changes
         )
 
@@ -197,7 +197,7 @@ def test_latents_are_no_pictures_to_compare_with_and_no_network_for_features(sma
     with pytest.raises(UserError, match="these data are latents"):
         of_split(build.data_source(small()), "train", "--ref")
     saved = find(finished_latents)
-    classifying = dataclasses.replace(saved, config=schema.change(saved.config, dict(objective=dict(name="classification"))))
+    classifying = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(objective=dict(name="classification"))))
     monkeypatch.setattr(networks.checkpoint, "find", lambda *_, **__: classifying)
     with pytest.raises(UserError, match="on latent data"):
         networks.of_run(str(finished_latents))

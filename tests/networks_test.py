@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tinygen import build, checkpoint, networks, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.state import merge
 from tinygen.trained import digest, load
 
 
 def config(**changes):
-    classifier = schema.base(
+    classifier = config_lib.base(
         data=dict(name="digits8"),
         batch_size=16,
         model=dict(name="classifier", width=8, stages=2),
@@ -22,7 +22,7 @@ def config(**changes):
         precision="bfloat16",
         train=dict(steps=2, log_every=1, eval_every=0, preview_every=0, checkpoint_every=1),
     )
-    return schema.change(classifier, changes)
+    return config_lib.change(classifier, changes)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_run_s_own_pictures_get_the_features_of_its_averaged_weights_in_float3
     x = next(source.epoch("validation", 8))["x"]
     pictures = np.repeat(saved.codec.decode(x), 3, -1)
     got = jax.jit(network.apply)(network.variables, np.stack([network.prepare(picture) for picture in pictures]))
-    parts = build.parts(schema.change(saved.config, dict(precision="float32")), saved.codec)
+    parts = build.parts(config_lib.change(saved.config, dict(precision="float32")), saved.codec)
     model = merge(parts.graphdef, *load(saved, parts, ema=True))
     exact = pictures[..., :1] / np.float32(127.5) - 1  # the 17 levels of these digits are not all among the 256
     np.testing.assert_allclose(got["features"], model.features(exact), rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.scoring import pictures as module
 from tinygen.scoring.pictures import of_folder, of_split
@@ -181,7 +181,7 @@ def test_a_picture_that_has_become_another_since_its_folder_was_looked_at_is_ref
 
 
 def test_a_split_gives_what_the_model_sees_from_any_start():
-    source = build.data_source(schema.base(data=dict(name="digits8")))
+    source = build.data_source(config_lib.base(data=dict(name="digits8")))
     pictures = of_split(source, "validation", "held out")
     x = source.splits["validation"].take(np.arange(pictures.num))["x"]
     expected = np.repeat(source.codec.decode(x), 3, -1)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tinygen import build, checkpoint, cli, prompts, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.scoring.generated import conditions
 
@@ -136,7 +136,7 @@ def test_a_model_of_labels_knows_no_prompts(finished, capsys, flag):
 def test_a_run_goes_on_with_the_words_it_has_learnt(run, tmp_path, saved_arrays, metrics_of):
     """Stopped half way and begun again it ends as if nothing had been."""
     half = tmp_path / "half"
-    train.main(schema.change(run.config, dict(train=dict(steps=80), optim=dict(decay_steps=160))), str(half))
+    train.main(config_lib.change(run.config, dict(train=dict(steps=80), optim=dict(decay_steps=160))), str(half))
     train.main(run.config, str(half))
     once, twice = (saved_arrays(workdir, 160) for workdir in (run.workdir, half))
     assert once.keys() == twice.keys()
@@ -151,7 +151,7 @@ def test_captions_that_have_changed_are_other_data(run, photos, tmp_path):
     with pytest.raises(
         UserError, match=r"the data have changed since this run began \(data.path: .*; 1 file with another caption: '07.png'\)"
     ):
-        train.main(schema.change(run.config, dict(data=dict(path=str(other)), train=dict(steps=200))), str(workdir))
+        train.main(config_lib.change(run.config, dict(data=dict(path=str(other)), train=dict(steps=200))), str(workdir))
 
 
 def test_samples_are_scored_with_the_references_captions(run):
@@ -171,10 +171,10 @@ def test_after_a_torn_checkpoint_a_later_stage_still_reads_as_the_first_did(run,
     for path in other.glob("*.txt"):
         path.write_text(path.read_text().replace("square", "picture"))
     few = dict(steps=4, eval_every=0, preview_every=0, checkpoint_every=2)
-    config = schema.change(run.config, dict(data=dict(path=str(other)), init=dict(ckpt=str(run.workdir)), train=few))
+    config = config_lib.change(run.config, dict(data=dict(path=str(other)), init=dict(ckpt=str(run.workdir)), train=few))
     train.main(config, str(tmp_path / "later"))
     (tmp_path / "later" / "checkpoints" / "4" / "codec" / "metadata").write_text("torn")
-    assert train.main(schema.change(config, dict(train=dict(steps=5))), str(tmp_path / "later")) == 0
+    assert train.main(config_lib.change(config, dict(train=dict(steps=5))), str(tmp_path / "later")) == 0
     assert checkpoint.find(tmp_path / "later").codec.text.merges == checkpoint.find(run.workdir).codec.text.merges
 
 
@@ -200,7 +200,7 @@ def test_a_later_stage_reads_words_as_the_first_did(run, photos, tmp_path):
     for path in other.glob("*.txt"):
         path.write_text(path.read_text().replace("square", "picture"))
     changes = dict(data=dict(path=str(other)), init=dict(ckpt=str(run.workdir)), train=dict(steps=2, eval_every=0, preview_every=0))
-    train.main(schema.change(run.config, changes), str(tmp_path / "later"))
+    train.main(config_lib.change(run.config, changes), str(tmp_path / "later"))
     first, later = checkpoint.find(run.workdir).codec.text, checkpoint.find(tmp_path / "later").codec.text
     assert later.merges == first.merges
-    assert later.merges != build.data_source(schema.change(run.config, dict(data=dict(path=str(other))))).codec.text.merges
+    assert later.merges != build.data_source(config_lib.change(run.config, dict(data=dict(path=str(other))))).codec.text.merges

@@ -7,7 +7,7 @@ from benchmarks import gpt_step
 from flax import nnx
 
 from tinygen import build, checkpoint, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.state import split
 
 RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -24,11 +24,11 @@ def own_data(tmp_path_factory, monkeypatch):
 
 def smoke(recipe):
     """A recipe's smoke variant, its latents prepared as its docstring says."""
-    config = schema.load(f"{recipe}:smoke")
+    config = config_lib.load(f"{recipe}:smoke")
     if config.data.name == "latents" and not Path(config.data.path).exists():
         images = recipe.with_name("autoencoder_avatars.py")
         few = dict(train=dict(steps=1, eval_every=0, preview_every=0))
-        assert train.main(schema.change(schema.load(f"{images}:smoke"), few), "autoencoder") == 0
+        assert train.main(config_lib.change(config_lib.load(f"{images}:smoke"), few), "autoencoder") == 0
         assert prepare_latents.main([f"--config={images}:smoke", "--autoencoder=autoencoder", f"--out={config.data.path}"]) == 0
     return config
 
@@ -57,7 +57,7 @@ def test_there_are_recipes():
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metrics_of):
-    config = schema.change(smoke(recipe), dict(train=dict(steps=2, log_every=1)))
+    config = config_lib.change(smoke(recipe), dict(train=dict(steps=2, log_every=1)))
     assert train.main(config, str(tmp_path / "run")) == 0
     first, last = metrics_of(tmp_path / "run")
     assert (first["step"], last["step"]) == (1, 2)
@@ -72,10 +72,10 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_recipe_fits_together_and_its_model_has_the_size_it_states(recipe):
-    config = schema.load(str(recipe))
-    schema.check(config)
+    config = config_lib.load(str(recipe))
+    config_lib.check(config)
     size = parameters(recipe, config)
-    assert size > 10 * parameters(recipe, schema.load(f"{recipe}:smoke"))  # a smoke run is a small matter
+    assert size > 10 * parameters(recipe, config_lib.load(f"{recipe}:smoke"))  # a smoke run is a small matter
     for claimed in stated(recipe.read_text()):
         assert size == pytest.approx(claimed, rel=0.02)  # the project's rule for every size that it names
 
@@ -86,7 +86,7 @@ def test_a_recipe_fits_together_and_its_model_has_the_size_it_states(recipe):
 )
 def test_variants_of_the_faces_add_up_in_any_order(variant, data):
     recipe = next(path for path in RECIPES if path.stem == "dit_faces_80m")
-    config = schema.load(f"{recipe}:{variant}")
+    config = config_lib.load(f"{recipe}:{variant}")
     assert config.data.name == data
     assert config.train.steps == 20
 
@@ -94,7 +94,7 @@ def test_variants_of_the_faces_add_up_in_any_order(variant, data):
 @pytest.mark.slow
 def test_the_wide_and_the_deep_faces_are_80m_and_equal_within_two_percent():
     recipe = next(path for path in RECIPES if path.stem == "dit_faces_80m")
-    wide, deep = (parameters(recipe, schema.load(f"{recipe}:{variant}")) for variant in ("wide", "deep"))
+    wide, deep = (parameters(recipe, config_lib.load(f"{recipe}:{variant}")) for variant in ("wide", "deep"))
     assert wide == pytest.approx(80e6, rel=0.02)
     assert deep == pytest.approx(80e6, rel=0.02)
     assert wide == pytest.approx(deep, rel=0.02)
@@ -111,12 +111,12 @@ def test_a_stated_size_is_understood(text, sizes):
 def test_microdit_goes_on_from_masked_patches_to_whole_images_and_tells_of_its_experts(tmp_path, metrics_of):
     recipe = next(path for path in RECIPES if path.stem == "microdit_digits")
     few = dict(train=dict(steps=2, log_every=1, preview_every=0))
-    assert train.main(schema.change(schema.load(f"{recipe}:smoke"), few), str(tmp_path / "masked")) == 0
+    assert train.main(config_lib.change(config_lib.load(f"{recipe}:smoke"), few), str(tmp_path / "masked")) == 0
     masked = metrics_of(tmp_path / "masked")
     assert all(0 < masked[-1][name] <= 1 for name in ("routing_entropy", "routing_served", "routing_least"))
-    whole = schema.change(schema.load(f"{recipe}:unmasked+smoke"), {**few, "init": dict(ckpt=str(tmp_path / "masked"))})
+    whole = config_lib.change(config_lib.load(f"{recipe}:unmasked+smoke"), {**few, "init": dict(ckpt=str(tmp_path / "masked"))})
     assert train.main(whole, str(tmp_path / "whole")) == 0
     assert metrics_of(tmp_path / "whole")[-1]["step"] == 2
-    edm = schema.change(schema.load(f"{recipe}:edm+smoke"), few)
+    edm = config_lib.change(config_lib.load(f"{recipe}:edm+smoke"), few)
     assert train.main(edm, str(tmp_path / "edm")) == 0
     assert {"loss", "raw_loss", "raw_loss_t3", "eval_ema_loss"} <= metrics_of(tmp_path / "edm")[-1].keys()

@@ -9,7 +9,7 @@ from jax.test_util import check_grads
 from scipy import integrate, stats
 
 from tinygen import autoencoders, build, checkpoint, sample, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.autoencoder import Reconstruction, divergence, psnr
 from tinygen.state import merge
@@ -101,7 +101,7 @@ def test_reconstructions_of_the_mean_stand_beside_their_originals():
 
 
 def run(**changes):
-    config = schema.base(
+    config = config_lib.base(
         data=dict(name="digits8"),
         batch_size=32,
         model=dict(name="autoencoder", widths=(8, 16), groups=4, latent=2),
@@ -111,7 +111,7 @@ def run(**changes):
         precision="float32",
         train=dict(steps=60, log_every=60, eval_every=60, preview_every=60, preview_num=8, checkpoint_every=0),
     )
-    return schema.change(config, changes)
+    return config_lib.change(config, changes)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.scoring.references import find, statistics, write_statistics
 from tinygen.scoring.scores import side_of
@@ -30,7 +30,7 @@ def file(tmp_path):
 
 
 def digits():
-    return build.data_source(schema.base(data=dict(name="digits8")))
+    return build.data_source(config_lib.base(data=dict(name="digits8")))
 
 
 @pytest.mark.parametrize(("mean", "covariance"), [("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov")])

@@ -6,7 +6,7 @@ from flax import nnx
 from jax.test_util import check_grads
 
 from tinygen import build, sample, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.models.mlp import MLP
 from tinygen.objectives.regression import Regression
@@ -124,7 +124,7 @@ def test_what_is_no_curve_is_not_plotted():
 
 def sine(**changes):
     """The smallest run of a perceptron on the sine, dropout and noise on."""
-    config = schema.base(
+    config = config_lib.base(
         data=dict(name="sine"),
         batch_size=16,
         model=dict(name="mlp", hidden=32),
@@ -135,7 +135,7 @@ def sine(**changes):
         sharding=dict(min_size=2**10),
         train=dict(steps=6, log_every=1, eval_every=6, preview_every=0, preview_num=32, checkpoint_every=0),
     )
-    return schema.change(config, changes)
+    return config_lib.change(config, changes)
 
 
 def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():

@@ -6,7 +6,7 @@ import jax
 import pytest
 from etils import epath
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen import rundir
 from tinygen.errors import UserError
 from tinygen.workdir.files import folder
@@ -15,7 +15,7 @@ from tinygen.workdir.files import folder
 def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):
     config = rundir.claim(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30)))
     assert config.optim.decay_steps == 30
-    assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), config) == {}
+    assert config_lib.difference(config_lib.from_json((tmp_path / "config.json").read_text()), config) == {}
     assert not (tmp_path / "events.jsonl").exists()
 
 
@@ -32,7 +32,7 @@ def test_a_run_that_never_took_a_step_leaves_its_workdir_free(tiny, tmp_path):
     (workdir / "metrics.jsonl").write_text("")
     claimed = rundir.claim(workdir, tiny(seed=1, optim=dict(decay_steps=0), train=dict(steps=30)))
     assert (claimed.seed, claimed.optim.decay_steps) == (1, 30)
-    assert schema.difference(schema.from_json((tmp_path / "config.json").read_text()), claimed) == {}
+    assert config_lib.difference(config_lib.from_json((tmp_path / "config.json").read_text()), claimed) == {}
 
 
 def test_training_longer_keeps_the_schedule_that_was_walked(tiny, tmp_path):
@@ -119,7 +119,7 @@ def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finish
     with pytest.raises(UserError, match="seed: 0 -> 1"):
         rundir.claim(epath.Path(workdir), tiny(seed=1))
     rundir.claim(epath.Path(workdir), tiny())
-    assert schema.from_json((workdir / "config.json").read_text()) == finished.config
+    assert config_lib.from_json((workdir / "config.json").read_text()) == finished.config
 
 
 def test_an_event_after_a_torn_line_stands_on_its_own(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen import options
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
@@ -20,7 +20,7 @@ LABELLED = Codec(kind="image", spec={"x": PICTURE, "label": Field(shape=(), dtyp
 
 
 def chosen(codec=LABELLED, name="flow", **settings):
-    return configured(schema.base(objective=dict(name=name)), settings, codec)
+    return configured(config_lib.base(objective=dict(name=name)), settings, codec)
 
 
 def test_guidance_asked_of_a_model_without_conditions_is_refused():
@@ -51,7 +51,7 @@ def test_a_setting_that_would_do_nothing_is_refused(settings, said):
 
 def test_settings_of_steps_are_told_as_far_as_they_act():
     assert stepping(chosen()) == stepping(chosen(time_grid="uniform", sampler="euler")) == stepping(chosen(name="edm")) == {}
-    assert stepping(schema.base(objective=dict(name="regression"))) == {}
+    assert stepping(config_lib.base(objective=dict(name="regression"))) == {}
     assert stepping(chosen(time_grid="logit_normal")) == {"time_grid": "logit_normal"}
     assert stepping(chosen(time_grid="shifted", shift=2.0)) == {"time_grid": "shifted", "shift": 2.0}
     assert stepping(chosen(sampler="dopri5", tolerance=0.01)) == {"tolerance": 0.01}

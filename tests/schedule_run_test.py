@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tinygen import build, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 
 COSINE = dict(schedule="warmup_cosine", warmup=2)
@@ -117,7 +117,7 @@ def test_micro_batches_may_change_on_resume_and_change_no_loss_that_has_no_noise
 def test_the_key_of_the_batch_may_not_change(trained, curve, tmp_path):
     trained(steps=2)
     with pytest.raises(UserError, match="batch_size: 16 -> 8"):
-        train.main(schema.change(curve(optim=COSINE, train=QUIET | dict(steps=4)), dict(batch_size=8)), str(tmp_path / "run"))
+        train.main(config_lib.change(curve(optim=COSINE, train=QUIET | dict(steps=4)), dict(batch_size=8)), str(tmp_path / "run"))
 
 
 def test_a_schedule_as_long_as_the_run_has_its_steps(curve):

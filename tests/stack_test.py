@@ -10,7 +10,7 @@ from flax import nnx
 from small_microdit import abstract
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.synthetic import sine
 from tinygen.errors import UserError
 from tinygen.flops import flops
@@ -135,6 +135,6 @@ def test_an_unknown_policy_names_the_known_ones():
 
 @pytest.mark.parametrize(("key", "value"), [("remat", "full"), ("scan", 1), ("attention", "plain")])
 def test_a_model_without_blocks_refuses_what_is_said_about_them(key, value):
-    config = schema.base(data=dict(name="sine"), model=dict(name="mlp"), objective=dict(name="regression"), **{key: value})
+    config = config_lib.base(data=dict(name="sine"), model=dict(name="mlp"), objective=dict(name="regression"), **{key: value})
     with pytest.raises(UserError, match=f"config.{key}={value}: model 'mlp' has no such choice"):
         build.parts(config, sine(num=8, held_out=4).codec)

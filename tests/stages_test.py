@@ -6,7 +6,7 @@ import pytest
 from etils import epath
 
 from tinygen import build, stages, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.checkpoint import Saved
 from tinygen.data.codec import Codec, Field
 from tinygen.data.provenance import Latents
@@ -22,7 +22,7 @@ def codec(height=32, width=32, channels=3, labels=("black", "blond"), kind="imag
 
 
 def config(**changes):
-    return schema.base(**{"init": dict(ckpt="earlier"), "model": dict(name="microdit", patch=4)} | changes)
+    return config_lib.base(**{"init": dict(ckpt="earlier"), "model": dict(name="microdit", patch=4)} | changes)
 
 
 def saved(its_codec=None, **changes):
@@ -161,11 +161,11 @@ def faces(tmp_path_factory, machine_of, monkeypatch):
     machine_of(1)
 
     def load(variant, steps, init="", **model):
-        recipe = schema.load(f"configs/dit_faces_80m.py:{variant}+smoke")
+        recipe = config_lib.load(f"configs/dit_faces_80m.py:{variant}+smoke")
         model = dict(patch=8, width=32, depth=1, mlp_multiple=8, mixer_depth=1, mixer_width=32, **model)
         few = dict(steps=steps, log_every=steps, eval_every=steps, preview_every=0)
         changes = dict(precision="float32", optim=dict(lr=3e-3), ema=dict(decay=0.9), model=model, train=few, init=dict(ckpt=str(init)))
-        return schema.change(recipe, changes)
+        return config_lib.change(recipe, changes)
 
     return load
 
@@ -218,6 +218,6 @@ def test_latents_that_mean_something_else_are_refused(changes, said):
     ],
 )  # fmt: skip
 def test_keys_that_say_how_weights_are_trained_may_differ_from_those_of_the_run_they_come_from(key, may):
-    made = schema.base()
-    assert key in schema.flatten(made)
-    assert schema.may_differ(key, made) == may
+    made = config_lib.base()
+    assert key in config_lib.flatten(made)
+    assert config_lib.may_differ(key, made) == may

@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 
 from tinygen import build, checkpoint, rundir, stages, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.checkpoint import Saved
 from tinygen.data import embedded
 from tinygen.data.base import check_batch
@@ -34,7 +34,7 @@ def stories(tmp_path):
 
 
 def config(path="", name="text", **keys):
-    return schema.base(data=dict(name=name, **({"path": str(path)} if path else {}), **({"length": 32} | keys)))
+    return config_lib.base(data=dict(name=name, **({"path": str(path)} if path else {}), **({"length": 32} | keys)))
 
 
 def source(path="", known=None, **keys):
@@ -180,7 +180,7 @@ def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored
     codec = source(stories, tokenizer="bpe", vocabulary=300).codec
     mine = config(stories, tokenizer="bpe", vocabulary=280)
     assert train.words_so_far(mine, epath.Path(tmp_path)) is None
-    stage = schema.change(mine, dict(init=dict(ckpt="earlier")))
+    stage = config_lib.change(mine, dict(init=dict(ckpt="earlier")))
     monkeypatch.setattr(stages, "find", lambda ckpt, option: Saved(epath.Path(ckpt), 9, mine, codec, {}))
     assert train.words_so_far(stage, epath.Path(tmp_path)) == codec.vocabulary
     monkeypatch.setattr(checkpoint, "saved_steps", lambda folder: [3])
@@ -189,7 +189,7 @@ def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored
 
 
 def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs(stories, tmp_path, caplog):
-    stage = schema.change(config(stories), dict(init=dict(ckpt="earlier")))
+    stage = config_lib.change(config(stories), dict(init=dict(ckpt="earlier")))
 
     def refused(old, new):
         with pytest.raises(UserError) as error:
@@ -200,12 +200,12 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
     earlier = Saved(epath.Path("earlier"), 9, stage, Codec.from_json(small.to_json()), {})
     stages.check_data(stage, small, earlier)
     longer = source(stories, tokenizer="bpe", vocabulary=300, length=24).codec
-    learned = schema.change(stage, dict(model=dict(name="minigpt", positions="learned")))
-    rotary = schema.change(stage, dict(model=dict(name="minigpt", positions="rope")))
+    learned = config_lib.change(stage, dict(model=dict(name="minigpt", positions="learned")))
+    rotary = config_lib.change(stage, dict(model=dict(name="minigpt", positions="rope")))
     stages.check_data(rotary, longer, earlier)  # which no array depends on
     with pytest.raises(UserError, match=r"shape of tokens: \(\d+,\) -> \(24,\)"):
         stages.check_data(learned, longer, earlier)
-    partial = schema.change(stage, dict(init=dict(partial=True)))
+    partial = config_lib.change(stage, dict(init=dict(partial=True)))
     with caplog.at_level("WARNING"):
         stages.check_data(partial, bytewise, earlier)
     assert "vocabulary: 300 tokens (bpe) -> 257 tokens (bytes). Rows of an embedding" in caplog.text

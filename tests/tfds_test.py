@@ -10,7 +10,7 @@ from PIL import Image
 from tfds_sets import HELD_OUT, NUM, Squares, Stripes, numbers, pixels_of, prepared, source_of
 
 from tinygen import build, media, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data import pixels, tfds
 from tinygen.data.base import check_batch
 from tinygen.errors import UserError
@@ -185,7 +185,7 @@ def test_what_is_not_there_is_refused_in_words(read, dataset, keywords, said):
 
 def test_what_a_set_does_not_have_is_refused_before_it_is_downloaded(tmp_path):
     with pytest.raises(UserError, match="holds no image"):
-        build.data_source(schema.base(data=dict(name="tfds", dataset="far", data_dir=str(tmp_path))))
+        build.data_source(config_lib.base(data=dict(name="tfds", dataset="far", data_dir=str(tmp_path))))
     with pytest.raises(UserError, match="did you mean 'hair_color'"):
         tfds.avatars(style="micah", num=100, size=(64,), label="hair_colr", flip=False, data_dir=str(tmp_path), prepares=True)
     assert not list(tmp_path.rglob("*.array_record*"))

@@ -5,7 +5,7 @@ import pytest
 import tensorflow_datasets as library
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 
 
@@ -71,7 +71,7 @@ def read(place, tmp_path, monkeypatch):
 
     def made(dataset, **keys):
         keys = dict(data_dir=place, length=16) | keys
-        return build.data_source(schema.base(data=dict(name="tfds_text", dataset=dataset, **keys)))
+        return build.data_source(config_lib.base(data=dict(name="tfds_text", dataset=dataset, **keys)))
 
     return made
 

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen import keys, sample, train
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
@@ -83,8 +83,8 @@ def counting(add_row):
     add_row("data", "toy_counting", toy_counting, dict(step=3))
 
     def config(**changes):
-        return schema.change(
-            schema.base(
+        return config_lib.change(
+            config_lib.base(
                 data=dict(name="toy_counting"),
                 model=dict(name="toy_bigram"),
                 objective=dict(name="toy_next_token"),

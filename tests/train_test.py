@@ -16,7 +16,7 @@ from PIL import Image
 
 import tinygen
 from tinygen import build, checkpoint, feed, lock, media, rundir, runtime, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.sample import make_preview
@@ -75,7 +75,7 @@ def test_a_workdir_explains_itself(finished):
     names = {path.name for path in finished.workdir.iterdir() if not path.name.startswith("events.out.tfevents")}
     files = {"config.json", "manifest.json", "metrics.jsonl", "events.jsonl", "data.png", "data.json", "data_files.json"}
     assert names == {*files, ".lock", "codec", "checkpoints", "samples"}
-    assert schema.difference(schema.from_json((finished.workdir / "config.json").read_text()), finished.config) == {}
+    assert config_lib.difference(config_lib.from_json((finished.workdir / "config.json").read_text()), finished.config) == {}
     source = build.data_source(finished.config)
     assert json.loads((finished.workdir / "codec" / "codec.json").read_text()) == json.loads(json.dumps(source.codec.to_json()))
     manifest = json.loads((finished.workdir / "manifest.json").read_text())

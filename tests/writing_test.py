@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tinygen import checkpoint, cli, evaluate, media, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.terminal import printable
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     """A run of two steps on short lines, and its log."""
     folder = tmp_path_factory.mktemp("writing")
     (folder / "text.txt").write_text("<|endoftext|>".join(f"line {n}: to be or not to be\n" for n in range(40)))
-    config = schema.base(
+    config = config_lib.base(
         precision="float32",
         data=dict(name="text", path=str(folder / "text.txt"), length=CONTEXT, tokenizer="bytes"),
         model=dict(name="minigpt", width=8, depth=1, heads=2, mlp_multiple=8),
@@ -161,7 +161,7 @@ def test_the_report_shows_texts_through_time(run, tmp_path):
 
 
 def test_another_tokenizer_under_a_checkpoint_is_refused_by_its_name(run):
-    other = schema.change(run.config, dict(data=dict(tokenizer="characters"), train=dict(steps=4)))
+    other = config_lib.change(run.config, dict(data=dict(tokenizer="characters"), train=dict(steps=4)))
     with pytest.raises(
         UserError, match=r"the data have changed since this run began \(data.tokenizer: bytes -> characters; the vocabulary: .*\)"
     ):
@@ -242,7 +242,7 @@ def test_an_evaluation_on_other_data_than_those_of_training_is_refused(run, tmp_
     (other := tmp_path / "text.txt").write_text("<|endoftext|>".join(f"line {n}: to be or not to be\n" for n in range(39)))
     copy = shutil.copytree(run.workdir, tmp_path / "copy")
     saved = checkpoint.find(str(copy))
-    moved = dataclasses.replace(saved, config=schema.change(saved.config, dict(data=dict(path=str(other)))))
+    moved = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(data=dict(path=str(other)))))
     monkeypatch.setattr(checkpoint, "find", lambda *_: moved)
     assert cli.main(["eval", f"--ckpt={copy}"]) == 2
     assert "have changed since it was trained (1 file changed: 'text.txt'):\nwhat is held out now" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from tinygen import autoencoder_file, build, checkpoint
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.scores import weights
 from tinygen.state import Tree, graph_of, merge
@@ -75,7 +75,7 @@ def of_run(ckpt: str, option: str) -> Autoencoder:
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"
             "Train an autoencoder first, tinygen train --config=autoencoder_avatars, and give its workdir."
         )
-    parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
+    parts = build.parts(config_lib.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
     with jax.set_mesh(parts.layout.mesh):
         params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
     variables = {"params": params, "buffers": buffers}

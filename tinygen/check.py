@@ -16,7 +16,7 @@ from etils import epath
 from rich.console import Console
 
 from tinygen import build, checkpoint, evaluate, limits, optim, processes, programs, runtime, sample, seals, train
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -134,7 +134,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     state, size = save_and_restore(run, state, abstract, checks)
     times = Times(seconds, 0.0, 0.0, 0.0)
     few = min(examples := held_out_examples(run), BATCHES * evaluate.held_out_size(config, parts))
-    evaluation = evaluate.make_evaluation(schema.change(config, {"train": {"eval_num": few}}), source, parts, step=held_out)
+    evaluation = evaluate.make_evaluation(config_lib.change(config, {"train": {"eval_num": few}}), source, parts, step=held_out)
     if config.train.eval_every:
         with checks("evaluation") as found:
             began = time.perf_counter()
@@ -154,7 +154,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     preview = sample.make_preview(config, source, parts, drawing)
     with checks("preview and writers") as found:
         record = Record(
-            run.place, 0, config.train.steps, config.batch_size, source.codec.kind, config.train.writers, schema.flatten(config)
+            run.place, 0, config.train.steps, config.batch_size, source.codec.kind, config.train.writers, config_lib.flatten(config)
         )
         record.progress.disable = True
         with record:

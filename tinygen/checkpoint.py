@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from tinygen import arrays, places, seals
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -194,7 +194,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
         listed = len(json.loads(saved.read("state/_METADATA", JSON) or b"{}")["tree_metadata"])
     stored, codec, manifest = (item(workdir, step, name) for name in ("config", "codec", "manifest"))
     inside = checkpoints / str(step)
-    config, codec = schema.from_tree(stored, f"{inside / 'config'}"), Codec.from_json(codec, f"{inside / 'codec'}")
+    config, codec = config_lib.from_tree(stored, f"{inside / 'config'}"), Codec.from_json(codec, f"{inside / 'codec'}")
     for name, depth in config.model.items():  # a model of so many blocks would be made before its arrays are compared
         counts = depth if isinstance(depth, tuple) else (depth,)
         if "depth" in name and any(isinstance(each, int) and each > max(listed, 1000) for each in counts):

@@ -182,31 +182,31 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     """
     from ml_collections import config_flags
 
-    from tinygen import config as schema
+    from tinygen import config as config_lib
 
-    original = schema.load(recipe)
+    original = config_lib.load(recipe)
     # A new name brings another row of keywords, so it must be chosen before the other overrides are typed.
     chosen = [re.fullmatch(r"--?config\.(\w+)\.name=(.*)", override) for override in overrides]
-    config = schema.change(original, {match[1]: {"name": match[2]} for match in chosen if match and match[1] in TABLES})
-    keys = schema.flatten(config)
+    config = config_lib.change(original, {match[1]: {"name": match[2]} for match in chosen if match and match[1] in TABLES})
+    keys = config_lib.flatten(config)
     for override in overrides:
         if (key := overridden_key(override)) not in keys:
             raise unknown("config key", key, keys)
     overrides = list({overridden_key(override): override for override in overrides}.values())  # or a tuple's values would add up
     typed = flags.FlagValues()
-    own = schema.change(config, {})  # the flags change what they are given
+    own = config_lib.change(config, {})  # the flags change what they are given
     config_flags.DEFINE_config_dict("config", own, flag_values=typed, sys_argv=overrides)
     typed(["tinygen", *overrides])
-    config = schema.change(config, typed.config.to_dict())
-    schema.check(config)
+    config = config_lib.change(config, typed.config.to_dict())
+    config_lib.check(config)
     overridden = set(map(overridden_key, overrides))
-    for section, values in schema.lost(original, config).items():
+    for section, values in config_lib.lost(original, config).items():
         pairs = {key: pair for key, pair in values.items() if f"{section}.{key}" not in overridden}
         dropped = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
         if dropped:
             change = f"config.{section}.name={config[section].name} in place of {original[section].name}"
             say(f"tinygen: {change} drops what the recipe sets: {', '.join(dropped)}", error=True)
-    return config, schema.difference(original, config)
+    return config, config_lib.difference(original, config)
 
 
 def overridden_key(override: str) -> str:

@@ -12,7 +12,7 @@ from absl import logging
 from etils import epath
 
 from tinygen import build, checkpoint, networks, processes, same_data, sample, seals, trained
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.base import DataSource
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
@@ -136,7 +136,7 @@ def main(
     return 0
 
 
-def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[schema.Config, build.Parts, int | None]:
+def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[config_lib.Config, build.Parts, int | None]:
     """(configuration, parts, network evaluations a sample) of sampling with some settings. Raises UserError for those that do not do."""
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
@@ -187,13 +187,13 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
         logging.warning("%s", problem)
 
 
-def _data_of(config: schema.Config, saved: checkpoint.Saved) -> DataSource:
+def _data_of(config: config_lib.Config, saved: checkpoint.Saved) -> DataSource:
     """The data of a run, or the images behind latents. Data that have changed are warned of."""
     codec = saved.codec
     if codec.latents is not None:
         images = references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
         if isinstance(codec.text, Embedded):  # they are of the latents' fingerprint
-            return carried_over(build.data_source(schema.change(config, {"data": {"overfit": 0}}), codec.text, prepares=False), images)
+            return carried_over(build.data_source(config_lib.change(config, {"data": {"overfit": 0}}), codec.text, prepares=False), images)
         return build.told(config, images, codec.text)
     with processes.lead_first("data"):
         source = build.data_source(config, codec.text, prepares=False)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tinygen import build, checkpoint, processes, same_data
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
@@ -25,7 +25,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     """Prints the held-out metrics of a checkpoint and appends them to the run's eval.jsonl."""
     saved = checkpoint.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
-    config = schema.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
+    config = config_lib.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
         source = build.data_source(config, saved.codec.words, prepares=False)
     if why := same_data.change(folder(saved.workdir), saved.manifest, source):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import Batch
@@ -41,7 +41,7 @@ def bounded(config: Config) -> Config:
         longest = max(longest, len(call))
         if longest == config.train.steps_per_call:  # soon, as a rule; a run may have millions of calls
             break
-    return schema.change(config, dict(train=dict(steps_per_call=longest)))
+    return config_lib.change(config, dict(train=dict(steps_per_call=longest)))
 
 
 def interrupts(config: Config, step: int) -> bool:

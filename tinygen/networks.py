@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from tinygen import build, checkpoint
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.codec import encode_pixels
 from tinygen.errors import UserError, unknown
 from tinygen.scores.bicubic import bicubic
@@ -53,7 +53,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
             "Train a classifier on your labels first, tinygen train --config=classify_digits, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape
-    parts = build.parts(schema.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
+    parts = build.parts(config_lib.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
     graph = parts.graphdef
     with jax.set_mesh(parts.layout.mesh):
         params, buffers = jax.device_get(load_weights(saved, parts, ema=True))

@@ -15,7 +15,7 @@ import jax
 from etils import epath
 
 from tinygen import build, checkpoint, limits, processes
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import CONDITIONS, Codec
@@ -128,7 +128,7 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
                 drawing = preview_step(config, parts)
                 shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
             check_pictures(config, shown, codec)
-    drawn_alike = "samples" in shown and not schema.difference(config, schema.change(config, EVERYWHERE))
+    drawn_alike = "samples" in shown and not config_lib.difference(config, config_lib.change(config, EVERYWHERE))
     if hasattr(parts.objective, "sample") and not drawn_alike:  # tracing takes a second
         check_sampling(config, codec, abstract, fitting)
 
@@ -145,7 +145,7 @@ def check_pictures(config: Config, shown: Mapping[str, Media], codec: Codec) -> 
 
 def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: Callable[[str], ContextManager]) -> None:
     """The same for `tinygen sample`, which has a mesh and attention of its own."""
-    parts = build.parts(schema.change(config, EVERYWHERE), codec)
+    parts = build.parts(config_lib.change(config, EVERYWHERE), codec)
     size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
         cond = {name: leaf for name, leaf in build.abstract_batch(codec, size).items() if name in CONDITIONS}

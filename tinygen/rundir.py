@@ -13,7 +13,7 @@ import jax
 from absl import logging
 from etils import epath
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.checkpoint import newest_item, saved_steps
 from tinygen.config import Config
 from tinygen.data.codec import Codec
@@ -41,18 +41,18 @@ def note(workdir: Folder, step: int, event: str, **facts: Any) -> bool:
 
 def claim_together(workdir: epath.Path, config: Config) -> Config:
     """`claim` by process 0 for all of them. Raises UserError where they were started differently, or don't see the same folder."""
-    theirs = schema.from_json(from_lead("configuration", lambda: schema.to_json(config)))
-    differing = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(theirs, config).items() if key != "distributed"]
+    theirs = config_lib.from_json(from_lead("configuration", lambda: config_lib.to_json(config)))
+    differing = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(theirs, config).items() if key != "distributed"]
     if differing:
         raise UserError(f"the processes of this run have different configurations (process 0 -> this one: {'; '.join(differing[:6])})")
     wait_for_all("compared")  # before anything is written
     token, place = from_lead("token", lambda: secrets.token_hex(8)), folder(workdir)
     if leads() and jax.process_count() > 1:
         place.write(MARK, token)
-    claimed = schema.from_json(from_lead("claimed", lambda: schema.to_json(claim(workdir, config))))
+    claimed = config_lib.from_json(from_lead("claimed", lambda: config_lib.to_json(claim(workdir, config))))
     if not leads() and place.read(MARK, len(token)) != token.encode():
         raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
-    return schema.change(claimed, {"distributed": config.distributed})
+    return config_lib.change(claimed, {"distributed": config.distributed})
 
 
 def claim(workdir: epath.Path, config: Config) -> Config:
@@ -68,8 +68,8 @@ def claim(workdir: epath.Path, config: Config) -> Config:
         # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
         config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
     if stored is not None:
-        changes = schema.difference(stored, config)
-        refused = [f"{key}: {old} -> {new}" for key, (old, new) in changes.items() if not schema.may_change(key, config)]
+        changes = config_lib.difference(stored, config)
+        refused = [f"{key}: {old} -> {new}" for key, (old, new) in changes.items() if not config_lib.may_change(key, config)]
         if refused:
             shown = "; ".join(refused[:6]) + (f"; and {len(refused) - 6} more" if len(refused) > 6 else "")
             raise UserError(
@@ -78,7 +78,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
         if changes:
             noted = {key: {"from": old, "to": new} for key, (old, new) in changes.items()}
             note(place, steps[-1] if steps else 0, "config", changes=noted)
-    place.write("config.json", schema.to_json(config))
+    place.write("config.json", config_lib.to_json(config))
     return config
 
 
@@ -90,14 +90,14 @@ def _stored(workdir: epath.Path, steps: Sequence[int]) -> Config | None:
     path, place = workdir / "config.json", folder(workdir)
     if not steps:
         tree = read_json(place, "config.json")
-        return None if tree is None else schema.from_tree(tree, str(path))
-    sealed = schema.from_tree(newest_item(workdir, "config"), f"the configuration of the checkpoint of step {steps[-1]}")
+        return None if tree is None else config_lib.from_tree(tree, str(path))
+    sealed = config_lib.from_tree(newest_item(workdir, "config"), f"the configuration of the checkpoint of step {steps[-1]}")
     fault = ""
     try:
         tree = read_json(place, "config.json")
-        found = sealed if tree is None else schema.from_tree(tree, str(path))
-        changes = schema.difference(sealed, found).items()
-        odd = [f"{key}: {old} -> {new}" for key, (old, new) in changes if not schema.may_change(key, found)]
+        found = sealed if tree is None else config_lib.from_tree(tree, str(path))
+        changes = config_lib.difference(sealed, found).items()
+        odd = [f"{key}: {old} -> {new}" for key, (old, new) in changes if not config_lib.may_change(key, found)]
         fault = f"{path} is gone" if tree is None else f"{path} has changed ({'; '.join(odd[:6])})" if odd else ""
     except UserError as error:
         fault = str(error).splitlines()[0]

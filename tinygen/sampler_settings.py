@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -24,7 +24,7 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
             raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting{why}")
     if settings.get("guidance", 1) != 1 and not codec.conditional:
         raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions to guide by; leave it out")
-    changed = schema.change(config, {"objective": dict(settings), **EVERYWHERE})
+    changed = config_lib.change(config, {"objective": dict(settings), **EVERYWHERE})
     keys, adaptive = changed.objective, _adaptive(changed)
     wanted = {
         "time_grid": (not adaptive or keys.get("time_grid") == "uniform", "a sampler other than dopri5"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import logging
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.checkpoint import Saved, find
 from tinygen.config import Config
 from tinygen.data.codec import Codec
@@ -40,9 +40,9 @@ def check_model(config: Config, saved: Saved) -> None:
     found: list[str] = []
     for section in ("model", "objective"):
         old, new = saved.config[section], config[section]
-        changes = {"name": (old.name, new.name)} if old.name != new.name else schema.difference(old, new)
+        changes = {"name": (old.name, new.name)} if old.name != new.name else config_lib.difference(old, new)
         keys = {f"{section}.{key}": values for key, values in changes.items()}
-        found += [f"{key}: {a!r} -> {b!r}" for key, (a, b) in keys.items() if not schema.may_differ(key, config)]
+        found += [f"{key}: {a!r} -> {b!r}" for key, (a, b) in keys.items() if not config_lib.may_differ(key, config)]
     _refuse(config, "another model", found, "Give the same values")
 
 

@@ -28,7 +28,7 @@ from tinygen import (
     same_data,
     stages,
 )
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
@@ -149,7 +149,7 @@ def run(
         best = Best(place, by(config), start)
         saves.best = best.of if config.eval.best else saves.best
         with Record(
-            workdir, start, steps, config.batch_size, source.codec.kind, train.writers, schema.flatten(config), guard.attempt,
+            workdir, start, steps, config.batch_size, source.codec.kind, train.writers, config_lib.flatten(config), guard.attempt,
             config.guard.stall,
         ) as record:  # fmt: skip
             announce(workdir, config, state, start, source)
@@ -261,8 +261,8 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
     before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
     if before == source.fingerprint:
         return
-    stored = schema.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
-    keys = [f"{key}: {a} -> {b}" for key, (a, b) in schema.difference(stored, config).items() if key.startswith("data.")]
+    stored = config_lib.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+    keys = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(stored, config).items() if key.startswith("data.")]
     why = same_data.difference(files.folder(workdir), before, source, keys)
     raise UserError(
         f"{workdir}: the data have changed since this run began ({why}).\nPut them back as they were, or give another --workdir."
@@ -293,7 +293,7 @@ def announce_rates(workdir: epath.Path, config: Config, start: int, skipped: int
         return
     keys, fresh = build.schedule_keys(config), True
     if start:  # what has not changed since the checkpoint was chosen then
-        before = schema.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+        before = config_lib.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
         fresh = before.train.steps != config.train.steps or build.schedule_keys(before) != keys
     logging.info("%s", optim.outlook(start, config.train.steps, skipped, **keys))
     for line in optim.oddities(start, config.train.steps, skipped, fresh=fresh, **keys):

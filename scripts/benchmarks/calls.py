@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import turns
 from benchmarks.machine import caution, head
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 
 
@@ -17,7 +17,7 @@ def measure(recipe: str, calls: int, block: int, rounds: int) -> dict[str, Any]:
     """Seconds of a block with one step a call and with `calls`, round by round."""
     from tinygen import build
 
-    config = schema.load(recipe)
+    config = config_lib.load(recipe)
     source = build.data_source(config)
     with contextlib.ExitStack() as reading:
         blocks = [taking(each, config, source, block, reading) for each in (1, calls)]
@@ -44,7 +44,7 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     from tinygen.state import init_state
 
     quiet = dict(steps=10**9, steps_per_call=calls, eval_every=0, preview_every=0, checkpoint_every=0)
-    config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
+    config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     parts = build.parts(config, source.codec)
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)

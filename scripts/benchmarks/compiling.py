@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import REPOSITORY, ours
 from benchmarks.machine import caution, head
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -25,7 +25,7 @@ def measure(recipe: str, sizes: Mapping[str, Sequence[int]], shape: Sequence[int
     if recipe:
         from tinygen import build
 
-        config = ours.changed(schema.load(recipe), settings)
+        config = ours.changed(config_lib.load(recipe), settings)
         named[os.path.basename(recipe)] = config, build.data_source(config).codec
     for chosen in () if recipe else ours.grid(sizes):
         name = ", ".join(f"{key} {value}" for key, value in chosen.items())
@@ -63,7 +63,7 @@ def main() -> None:
     ours.prepare_process()
     import jax
 
-    step = ours.step_of(schema.base(**told["config"]), Codec.from_json(told["codec"]))
+    step = ours.step_of(config_lib.base(**told["config"]), Codec.from_json(told["codec"]))
     with jax.set_mesh(step.parts.layout.mesh):
         print(json.dumps(ours.compiled(step.jitted, step.abstract, step.batch)[1]))
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from benchmarks import gpt_step, turns
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.rng import example_keys, stream
 from tinygen.state import merge, split
 
@@ -21,9 +21,9 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
     The full pass is over a window of fixed length, compiled once, whose end is padding; its loop is jitted too.
     """
     greedy = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0)
-    config = schema.change(gpt_step.loaded(recipe, settings), dict(precision="float32", objective=greedy))
+    config = config_lib.change(gpt_step.loaded(recipe, settings), dict(precision="float32", objective=greedy))
     length = config.data.length
-    config = schema.change(config, dict(objective=dict(new_tokens=length)))
+    config = config_lib.change(config, dict(objective=dict(new_tokens=length)))
     parts = build.parts(config, gpt_step.codec_of(vocabulary, length))
     graphdef, objective = parts.graphdef, parts.objective
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ours, peer, turns
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec, Field
 from tinygen.data.vocabulary import Vocabulary
@@ -35,10 +35,10 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, 
     config = loaded(recipe, settings)
     codec = codec_of(vocabulary, config.data.length)
     tokens = config.batch_size * config.data.length
-    plain = schema.change(config, dict(model=PLAIN))
+    plain = config_lib.change(config, dict(model=PLAIN))
     variants = {"as the recipe has it": config, "GPT-2's parts": plain}
     contestants = {
-        f"{name}, {precision}": schema.change(each, dict(precision=precision))
+        f"{name}, {precision}": config_lib.change(each, dict(precision=precision))
         for name, each in variants.items()
         for precision in ("float32", "bfloat16", "bfloat16_activations")
     }
@@ -72,7 +72,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, 
 
 def loaded(recipe: str, settings: Sequence[str]) -> Config:
     """A recipe of a language model. Raises UserError for another one."""
-    config = ours.changed(schema.load(recipe), settings)
+    config = ours.changed(config_lib.load(recipe), settings)
     if config.model.name != "minigpt" or "length" not in config.data:
         raise UserError(f"{recipe} is no language model's recipe: its model is {config.model.name!r} on {config.data.name!r}")
     return config

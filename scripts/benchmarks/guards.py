@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks import ours, turns
 from benchmarks.machine import caution, head
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.errors import UserError
 
@@ -25,7 +25,7 @@ def measure(recipe: str, block: int, rounds: int) -> dict[str, Any]:
     """Seconds of a block with the guards and without them, round by round."""
     from tinygen import build, state
 
-    config = schema.load(recipe)
+    config = config_lib.load(recipe)
     if config.train.steps_per_call != 1:
         raise UserError("train.steps_per_call: one step is timed here")
     codec = build.data_source(config).codec

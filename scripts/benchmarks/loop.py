@@ -25,14 +25,14 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     from etils import epath
 
     from tinygen import build, checkpoint, feed, runtime, train
-    from tinygen import config as schema
+    from tinygen import config as config_lib
 
-    config = schema.load(recipe)
+    config = config_lib.load(recipe)
     block = config.train.log_every
     rounds = max(1, steps // block)
     # A block to warm up, `rounds` to time, and one step more for the save that ends every run.
     quiet = dict(steps=(rounds + 1) * block + 1, steps_per_call=1, preview_every=0, eval_every=0, checkpoint_every=0)
-    config = schema.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
+    config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
     with feed.device_batches(config, source, parts, 0, 0) as batches:

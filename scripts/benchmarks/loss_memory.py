@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import gpt_step, ours
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 
@@ -16,7 +16,7 @@ WHOLE = float(2**20)  # MiB of logits that may stand at once: all
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: int) -> str:
     """A table, of XLA's plans: temporary memory of the loss and its gradient alone, and of the recipe's training step."""
-    config = schema.change(gpt_step.loaded(recipe, settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
+    config = config_lib.change(gpt_step.loaded(recipe, settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
     length, width, own = config.data.length, config.model.width, config.objective.logits_mib
     codec = gpt_step.codec_of(vocabulary, length)
 
@@ -31,7 +31,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: i
         return temporary(jax.jit(jax.value_and_grad(loss, argnums=(0, 1))), *arguments)
 
     def step(mib: float) -> int:
-        made = ours.step_of(schema.change(config, dict(objective=dict(logits_mib=mib))), codec)
+        made = ours.step_of(config_lib.change(config, dict(objective=dict(logits_mib=mib))), codec)
         with jax.set_mesh(made.parts.layout.mesh):
             return temporary(made.jitted, made.abstract, made.batch)
 

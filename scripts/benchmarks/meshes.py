@@ -9,7 +9,7 @@ import jax
 
 from benchmarks import gpt_step, ours
 from tinygen import build, footprint, programs
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.codec import Codec
 
 
@@ -25,7 +25,7 @@ def measure(
     ]
     for size in batch_sizes:
         for data, tensor in meshes:
-            own = schema.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor)))
+            own = config_lib.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor)))
             step = ours.step_of(own, codec)
             build.check_batch_size(own, step.parts.layout)
             compiled = programs.compiled_step(step.jitted, step.parts.layout, step.abstract, step.batch)

@@ -13,7 +13,7 @@ import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Batch, Codec, Field
 from tinygen.errors import UserError, unknown
@@ -57,27 +57,27 @@ def grid(options: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
 def configuration(chosen: Mapping[str, int], settings: Sequence[str]) -> Config:
     """The default configuration with a DiT of these sizes, then `settings`: "key=value" each, as `--config.key=value` reads them."""
     model = {key: chosen[key] for key in OPTIONS}
-    config = schema.base(batch_size=chosen["batch_size"], model=dict(name="microdit", **model), objective=dict(name="flow"))
+    config = config_lib.base(batch_size=chosen["batch_size"], model=dict(name="microdit", **model), objective=dict(name="flow"))
     return changed(config, settings)
 
 
 def changed(config: Config, settings: Sequence[str]) -> Config:
     """`config` with every "key=value". Raises UserError for a key that does not exist and for a value that it cannot take."""
     for setting in settings:  # one after the other: a new name brings another row of keywords
-        key, override, keys = setting.partition("=")[0], f"--config.{setting}", schema.flatten(config)
+        key, override, keys = setting.partition("=")[0], f"--config.{setting}", config_lib.flatten(config)
         if key not in keys:
             raise unknown("config key", key, keys)
         typed = flags.FlagValues()
-        config_flags.DEFINE_config_dict("config", schema.change(config, {}), flag_values=typed, sys_argv=[override])
+        config_flags.DEFINE_config_dict("config", config_lib.change(config, {}), flag_values=typed, sys_argv=[override])
         try:
             typed(["bench", override])
         except (flags.Error, ValueError) as error:
             raise UserError(f"{setting}: {' '.join(str(error).split())}") from error
-        change: Any = schema.flatten(typed.config)[key]
+        change: Any = config_lib.flatten(typed.config)[key]
         for name in reversed(key.split(".")):
             change = {name: change}
-        config = schema.change(config, change)
-    schema.check(config)
+        config = config_lib.change(config, change)
+    config_lib.check(config)
     return config
 
 

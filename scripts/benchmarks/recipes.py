@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import ours, turns
 from benchmarks.machine import caution, head
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.errors import UserError
 
 
@@ -16,13 +16,13 @@ def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, round
     nfes: time a batch of samples in place of a step, with each of these budgets of network evaluations
     """
     codec = ours.noise_codec(shape, classes=10)
-    configs = [(recipe, schema.change(schema.load(recipe), dict(batch_size=batch_size))) for recipe in recipes]
+    configs = [(recipe, config_lib.change(config_lib.load(recipe), dict(batch_size=batch_size))) for recipe in recipes]
     for recipe, config in configs if nfes else ():
         if "nfe" not in config.objective:
             raise UserError(f"{recipe}: objective {config.objective.name!r} draws no samples by network evaluations")
     if nfes:
         settings = [
-            (f"{recipe}, nfe {nfe}", schema.change(config, dict(objective=dict(nfe=nfe)))) for recipe, config in configs for nfe in nfes
+            (f"{recipe}, nfe {nfe}", config_lib.change(config, dict(objective=dict(nfe=nfe)))) for recipe, config in configs for nfe in nfes
         ]
         works = [(name, ours.sampler(config, codec)) for name, config in settings]
     else:

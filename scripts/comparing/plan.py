@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tinygen import build, cli
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.errors import UserError, unknown
 from tinygen.options import DENOISING
@@ -92,7 +92,7 @@ def settings_of(words: str, config: Config) -> dict[str, Any]:
 
 def fault(config: Config, settings: Mapping[str, Any], nfe: int) -> str:
     """Why a recipe's objective cannot sample that way; "" where it can."""
-    given = schema.change(config, {"objective": {**settings, "nfe": nfe}}).objective.to_dict()
+    given = config_lib.change(config, {"objective": {**settings, "nfe": nfe}}).objective.to_dict()
     try:
         build.OBJECTIVES[given.pop("name")](**given, shape=(1,))
     except UserError as error:

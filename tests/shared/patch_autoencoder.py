@@ -14,7 +14,7 @@ import prepare_latents
 import pytest
 
 from tinygen import autoencoders, build
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.autoencoders import Autoencoder
 from tinygen.errors import UserError
 
@@ -70,12 +70,12 @@ def make(place):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(autoencoders, "load", load)
         assert prepare_latents.main([*words(place), f"--out={place / 'latents'}"]) == 0
-    return SimpleNamespace(place=place, folder=place / "latents", images=build.data_source(schema.base(data=dict(name="digits8"))))
+    return SimpleNamespace(place=place, folder=place / "latents", images=build.data_source(config_lib.base(data=dict(name="digits8"))))
 
 
 def source_of(folder, **changes):
     """The data source of prepared latents."""
-    return build.data_source(schema.base(data=dict(name="latents", path=str(folder), **changes)))
+    return build.data_source(config_lib.base(data=dict(name="latents", path=str(folder), **changes)))
 
 
 def read(source, num, split="train", seed=0, **keywords):

@@ -7,7 +7,7 @@ import tensorflow_datasets as library
 from PIL import Image
 
 from tinygen import build
-from tinygen import config as schema
+from tinygen import config as config_lib
 
 NUM, HELD_OUT = 40, 6
 
@@ -78,7 +78,7 @@ def prepared(folder, *sets):
 
 def source_of(place, dataset, **keywords):
     """The source of a set in a TFDS folder, under the table's keywords and the given ones."""
-    return build.data_source(schema.base(data=dict(name="tfds", dataset=dataset, data_dir=place, **keywords)))
+    return build.data_source(config_lib.base(data=dict(name="tfds", dataset=dataset, data_dir=place, **keywords)))
 
 
 def numbers(source, split="train"):

@@ -5,7 +5,7 @@ import pytest
 import told
 
 from tinygen import build, keys, text_encoder
-from tinygen import config as schema
+from tinygen import config as config_lib
 
 
 def make(folder, **data):
@@ -14,5 +14,5 @@ def make(folder, **data):
         patch.setitem(build.datasets(), "told", lambda: told.source(**data))
         patch.setitem(keys.TABLES["data"], "told", {})
         patch.setattr(text_encoder, "load", told.loading())
-        prepare_text.prepare(schema.base(data=dict(name="told")), "/encoder", folder, 8, 64, "--config=x")
+        prepare_text.prepare(config_lib.base(data=dict(name="told")), "/encoder", folder, 8, 64, "--config=x")
     return folder

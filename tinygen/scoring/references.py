@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinygen import build, npy, processes
-from tinygen import config as schema
+from tinygen import config as config_lib
 from tinygen.data.base import DataSource, Examples
 from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
@@ -64,7 +64,7 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
     if name in DATASETS and name not in UNNAMED:
         if (split or "train") not in SPLITS:
             raise unknown("split", split, SPLITS)
-        return _of_source(build.data_source(schema.base(data=dict(name=name))), split or "train", ref)
+        return _of_source(build.data_source(config_lib.base(data=dict(name=name))), split or "train", ref)
     if os.sep in ref or ref.endswith(".npz"):
         raise UserError(f"{option}={ref} is not there")
     raise unknown(option, ref, [*SPLITS, *(name for name in DATASETS if name not in UNNAMED)])
@@ -89,7 +89,7 @@ def originals(latents: Latents, cure: str) -> DataSource:
 def _images(data: str) -> DataSource:
     """The source of a recipe's section `data`. Processes ask each other about it once."""
     with processes.lead_first("the images"):
-        source = build.data_source(schema.base(data=json.loads(data)), prepares=False)
+        source = build.data_source(config_lib.base(data=json.loads(data)), prepares=False)
     processes.agree("the images", source.fingerprint)
     return source
 
