@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from benchmarks import REPOSITORY, calls, compiling, guards, loop, machine, ours, peer, products, race, recipes, start
 
-from tinygen import recipes as recipes_of_ours
+from tinygen.config import recipes as recipes_of_ours
 from tinygen.errors import UserError, unknown
 
 DIGITS = str(REPOSITORY / "configs" / "dit_digits.py")

@@ -32,9 +32,9 @@ from typing import Any
 import score_digits
 from comparing import cells, picture, plan, runs
 
+from tinygen.cli.flags import DENOISING
 from tinygen.config import Config
 from tinygen.errors import UserError
-from tinygen.options import DENOISING
 
 ARMS = (
     "flow=convnext_mnist_fm",

@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 from comparing import runs
 
-from tinygen import cli
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 from tinygen.errors import UserError, unknown
 
 

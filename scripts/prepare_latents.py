@@ -32,8 +32,9 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import autoencoders, build, checkpoint, cli, heap, runtime
+from tinygen import autoencoders, build, checkpoint, heap, runtime
 from tinygen.autoencoders import Autoencoder
+from tinygen.cli import main as cli
 from tinygen.config import Config
 from tinygen.data import latents, pixels
 from tinygen.data.base import DataSource

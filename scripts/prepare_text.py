@@ -25,8 +25,9 @@ import numpy as np
 from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import build, cli, text_encoder
+from tinygen import build, text_encoder
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.captions import captions_of, digests

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 GOAL = 1e-5
 REPOSITORY = Path(__file__).resolve().parents[1]
-TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
+TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
 
 
 class Place(NamedTuple):

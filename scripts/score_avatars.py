@@ -40,14 +40,14 @@ import numpy as np
 from PIL import Image
 from scipy import stats
 
-from tinygen import keys
+from tinygen.config import schema
 from tinygen.data.avatar_styles import BACKGROUND, HAIR, SKIN, STYLES
 from tinygen.data.avatars import NONE, attributes, choose
 from tinygen.errors import UserError
 
 STYLE = "micah"
 ATTRIBUTES = ("background", "hair", "skin", "glasses")
-FACES = keys.DATASETS["avatars"]["num"].default
+FACES = schema.DATASETS["avatars"]["num"].default
 
 # Regions, (top, bottom, left, right) in 32nds of the side.
 CORNERS = ((0, 8, 0, 5), (0, 8, 27, 32))

@@ -4,8 +4,9 @@ import shutil
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, cli, train, trained
+from tinygen import build, checkpoint, train, trained
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 

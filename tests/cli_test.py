@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, cli, config
+from tinygen import __version__, checkpoint, config
+from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
 
 ROOT = Path(__file__).parents[1]
@@ -284,7 +285,7 @@ def test_the_version_is_the_packages(capsys):
 def test_help_and_mistakes_in_a_command_line_or_config_import_nothing_heavy(recipe):
     code = """
 import sys
-from tinygen.cli import main
+from tinygen.cli.main import main
 lines = "", "--version", "help", "train --help", "help sample", "recipes", "recipes dit_digits", "keys", "completion bash"
 assert [main([*line.split()]) for line in (*lines, "__complete train --config=")] == [0] * 10
 mistakes = "trian", "train", "train --config=nowhere.py", "train --config=RECIPE --config.optim.lr=fast", "sample --num=0", "sample"

@@ -11,7 +11,7 @@ from benchmarks import machine
 from comparing import cells, picture, plan, runs
 from PIL import Image
 
-from tinygen import cli
+from tinygen.cli import main as cli
 
 RECIPE = """
 from tinygen.config import base, vary

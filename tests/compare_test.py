@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tinygen import cli
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.scoring.compare import main
 

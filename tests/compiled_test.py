@@ -82,7 +82,7 @@ import collections, json, sys
 import jax
 counts = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: counts.update([event]))
-from tinygen.cli import main
+from tinygen.cli.main import main
 status = main(sys.argv[1:])
 told = {name.split("/")[-1]: count for name, count in counts.items()}
 print(json.dumps({"status": status, "folder": jax.config.jax_compilation_cache_dir, **told}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import completion
+from tinygen.cli import completion
 
 ROOT = Path(__file__).parents[1]
 

@@ -3,12 +3,13 @@ import json
 
 import pytest
 
-from tinygen import build, config, keys
+from tinygen import build, config
+from tinygen.config import schema
 from tinygen.data.codec import Codec, Field
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
-ROWS = [(section, name) for section, table in keys.TABLES.items() for name in table]
+ROWS = [(section, name) for section, table in schema.TABLES.items() for name in table]
 
 
 def refusal(function, *args, **kwargs):
@@ -151,7 +152,7 @@ def test_vary_makes_the_named_changes_and_refuses_an_unknown_variant():
 
 
 def test_difference_lists_changed_keys_and_those_that_one_side_lacks(monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", keys.Section("a toy", width=keys.key(256, "features"), gain=keys.key(2.5, "a factor")))
+    monkeypatch.setitem(schema.MODELS, "toy", schema.Section("a toy", width=schema.key(256, "features"), gain=schema.key(2.5, "a factor")))
     made = config.base()
     other = config.change(made, dict(seed=1, model=dict(name="toy")))
     changed = config.difference(made, other)
@@ -254,9 +255,9 @@ def constructor_of(section, name):
 
 
 def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
-    assert keys.MODELS.keys() == build.MODELS.keys()
-    assert keys.OBJECTIVES.keys() == build.OBJECTIVES.keys()
-    assert keys.DATASETS.keys() == build.datasets().keys()
+    assert schema.MODELS.keys() == build.MODELS.keys()
+    assert schema.OBJECTIVES.keys() == build.OBJECTIVES.keys()
+    assert schema.DATASETS.keys() == build.datasets().keys()
 
 
 @pytest.mark.parametrize(("section", "name"), ROWS)
@@ -266,7 +267,7 @@ def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(sectio
     codecs = Codec(kind="any", spec=spec), Codec(kind="text", spec=tokens, vocabulary=Vocabulary(kind="bytes"))
     facts = {"known", "prepares"} if section == "data" else {"precision"}.union(*(codec.facts() for codec in codecs))
     facts |= {"attention", "needs_jvp", "told", "head", "remat", "scan", "rngs"} if section == "model" else set()
-    keywords, parameters = set(keys.TABLES[section][name]), constructor_of(section, name)
+    keywords, parameters = set(schema.TABLES[section][name]), constructor_of(section, name)
     assert keywords <= parameters.keys()
     assert parameters.keys() - keywords <= facts
     assert not keywords & facts

@@ -22,8 +22,11 @@ import pytest
 from etils import epath
 from flax import nnx
 
-from tinygen import build, cli, commands, keys, record, train
+from tinygen import build, record, train
 from tinygen import config as config_lib
+from tinygen.cli import commands
+from tinygen.cli import main as cli
+from tinygen.config import schema as keys
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media

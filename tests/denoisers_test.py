@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from tinygen import cli
+from tinygen.cli import main as cli
 from tinygen.models.layers import Linear, Output
 
 CONFIGS = Path(__file__).parents[1] / "configs"

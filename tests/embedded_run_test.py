@@ -9,8 +9,9 @@ import pytest
 import told
 import told_folder
 
-from tinygen import build, checkpoint, keys, sample, stages, text_encoder, train, trained
+from tinygen import build, checkpoint, sample, stages, text_encoder, train, trained
 from tinygen import config as config_lib
+from tinygen.config import schema
 from tinygen.errors import UserError
 from tinygen.prompts import told as told_by
 from tinygen.sampler_settings import configured
@@ -28,7 +29,7 @@ def table():
         patch.setitem(build.datasets(), "told", told.source)
         row = dict(num=24, side=16, words=told.WORDS, fingerprint="told")
         patch.setitem(
-            keys.TABLES["data"], "told", keys.Section("a toy", **{name: keys.key(value, "of a toy") for name, value in row.items()})
+            schema.TABLES["data"], "told", schema.Section("a toy", **{name: schema.key(value, "of a toy") for name, value in row.items()})
         )
         patch.setattr(text_encoder, "load", told.loading(told.encoder(name="nothing")))
         yield

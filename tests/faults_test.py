@@ -11,8 +11,9 @@ import pytest
 from etils import epath
 from PIL import Image
 
-from tinygen import build, checkpoint, cli
+from tinygen import build, checkpoint
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 
 RECIPE = """
 from tinygen.config import base, vary

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, cli, feed, footprint, programs, record, train
+from tinygen import build, feed, footprint, programs, record, train
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.flops import flops, products
 from tinygen.state import init_state

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from confinement import confined
 
-from tinygen import cli, config
+from tinygen import config
+from tinygen.cli import main as cli
 
 SECRET = "the content of a private file"
 STEP = "checkpoints/3"

@@ -2,13 +2,15 @@
 
 import pytest
 
-from tinygen import cli, config, keys
+from tinygen import config
+from tinygen.cli import key_listing
+from tinygen.cli import main as cli
+from tinygen.config import schema
 from tinygen.data import captions, pixels, vocabulary
-from tinygen.keys import listing
 from tinygen.models import attention, depthwise, microdit, minigpt, stack
 from tinygen.objectives import samplers, time_grids
 
-GROUPS = {group.address: group for group in listing.groups()}
+GROUPS = {group.address: group for group in key_listing.groups()}
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def shown(capsys, monkeypatch):
 
 def test_there_is_a_group_for_every_section_and_row():
     assert {"", "optim", "text", "model.microdit", "data.folder", "objective.flow"} <= GROUPS.keys()
-    assert sum("." in address for address in GROUPS) == sum(map(len, keys.TABLES.values()))
+    assert sum("." in address for address in GROUPS) == sum(map(len, schema.TABLES.values()))
 
 
 @pytest.mark.parametrize("address", GROUPS)
@@ -58,12 +60,12 @@ def test_choices_are_those_of_the_code_that_takes_them(address, name, known):
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        (keys.key(1, "steps", low=1), 0, "must be 1 or more"),
-        (keys.key(1, "steps", low=1, high=10**6), 10**6 + 1, "must be at most 1,000,000"),
-        (keys.key(1.0, "a rate", low=1e-30), 0.0, "must be positive"),
-        (keys.key(1.0, "a rate", low=1e-30), float("nan"), "must be positive"),
-        (keys.key(1.0, "a rate", low=1e-30), float("inf"), "must be at most 1e+30"),
-        (keys.key("a", "a name", choices=("a", "bcd")), "bce", "did you mean 'bcd'?"),
+        (schema.key(1, "steps", low=1), 0, "must be 1 or more"),
+        (schema.key(1, "steps", low=1, high=10**6), 10**6 + 1, "must be at most 1,000,000"),
+        (schema.key(1.0, "a rate", low=1e-30), 0.0, "must be positive"),
+        (schema.key(1.0, "a rate", low=1e-30), float("nan"), "must be positive"),
+        (schema.key(1.0, "a rate", low=1e-30), float("inf"), "must be at most 1e+30"),
+        (schema.key("a", "a name", choices=("a", "bcd")), "bce", "did you mean 'bcd'?"),
     ],
 )
 def test_a_value_outside_of_a_keys_constraint_is_refused(key, value, said):

@@ -10,9 +10,10 @@ import patch_autoencoder
 import pytest
 from PIL import Image
 
-from tinygen import autoencoders, build, check, cli, decoding, eval_fid, media, networks, sample, train, trained
+from tinygen import autoencoders, build, check, decoding, eval_fid, media, networks, sample, train, trained
 from tinygen import config as config_lib
 from tinygen.checkpoint import find
+from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
 from tinygen.sampler_settings import configured

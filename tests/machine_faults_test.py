@@ -14,12 +14,14 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import cli, commands, faults
+from tinygen import faults
+from tinygen.cli import commands
+from tinygen.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 RECIPE = str(ROOT / "configs" / "dit_digits8.py")
 LIMIT = 240  # seconds, after which a test counts a process as hanging
-PROGRAM = "import sys; from tinygen.cli import main; sys.exit(main(sys.argv[1:]))"
+PROGRAM = "import sys; from tinygen.cli.main import main; sys.exit(main(sys.argv[1:]))"
 NAMED = re.compile(r"The traceback is in (\S+)")
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tinygen import cli, config, keys
+from tinygen import config
+from tinygen.cli import main as cli
+from tinygen.config import schema
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,9 @@ def test_another_row_is_chosen_before_its_keys_are_set(configured, order):
 
 
 def test_another_row_brings_keys_that_can_be_set_at_once(configured, monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", keys.Section("a toy", gain=keys.key(2.5, "a factor"), sizes=keys.key((1, 2), "of layers")))
+    monkeypatch.setitem(
+        schema.MODELS, "toy", schema.Section("a toy", gain=schema.key(2.5, "a factor"), sizes=schema.key((1, 2), "of layers"))
+    )
     made = configured("--config.model.name=toy", "--config.model.gain=3", "--config.model.sizes=[4,5,6]")
     assert made.model.to_dict() == dict(name="toy", gain=3.0, sizes=(4, 5, 6))
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import checkpoint, cli, places
+from tinygen import checkpoint, places
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 
 RECIPE = f"--config={Path(__file__).parents[1] / 'configs' / 'dit_digits8.py'}:smoke"

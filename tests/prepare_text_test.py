@@ -7,7 +7,8 @@ import prepare_text
 import pytest
 import told
 
-from tinygen import keys, text_encoder
+from tinygen import text_encoder
+from tinygen.config import schema
 from tinygen.data.embeddings import Prepared
 from tinygen.errors import UserError
 
@@ -110,7 +111,7 @@ def test_values_that_float16_does_not_hold_are_refused(monkeypatch, prepare, cap
 
 
 def test_an_overfitted_recipe_has_the_captions_of_all_its_data(prepare, tmp_path):
-    assert keys.SCHEMA["data"]["overfit"].default == 0
+    assert schema.SCHEMA["data"]["overfit"].default == 0
     assert prepare("--config.data.overfit=2") == 0
     assert Prepared.read(tmp_path / "out").splits["train"].num == 24
 

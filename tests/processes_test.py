@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tinygen import cli, cluster, processes
+from tinygen import cluster, processes
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.sharding import make_mesh
 

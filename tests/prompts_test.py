@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import build, checkpoint, cli, prompts, train
+from tinygen import build, checkpoint, prompts, train
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.scoring.generated import conditions
 

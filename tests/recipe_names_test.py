@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import cli, config, recipes
+from tinygen import config
+from tinygen.cli import main as cli
+from tinygen.config import recipes
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))

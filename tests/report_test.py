@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import cli, report
+from tinygen import report
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.report import run
 
@@ -79,7 +80,7 @@ def test_it_writes_one_page_beside_the_run_and_says_where_and_what_it_lacks(made
 
 
 def test_it_imports_no_jax(made):
-    code = "import sys; from tinygen.cli import main; assert main(sys.argv[1:]) == 0; print(*sys.modules)"
+    code = "import sys; from tinygen.cli.main import main; assert main(sys.argv[1:]) == 0; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, "report", f"--workdir={made()}"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -4,16 +4,16 @@ import itertools
 
 import pytest
 
-from tinygen import config, keys
-from tinygen.keys import rows
+from tinygen import config
+from tinygen.config import rows, schema
 
 
 def toy(**defaults):
-    return keys.Section("a toy", **{name: keys.key(default, "of a toy") for name, default in defaults.items()})
+    return schema.Section("a toy", **{name: schema.key(default, "of a toy") for name, default in defaults.items()})
 
 
 def test_another_name_brings_the_other_rows_keywords_and_keeps_what_was_set_and_the_sections_own(monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", toy(width=5, depth=3, heads="many", gain=2.5))
+    monkeypatch.setitem(schema.MODELS, "toy", toy(width=5, depth=3, heads="many", gain=2.5))
     made = config.base(model=dict(width=64, heads=2), data=dict(name="pixel_faces", label="hat", overfit=9))
     changed = config.change(made, dict(model=dict(name="toy", gain=3)))
     assert changed.model.to_dict() == dict(name="toy", width=64, depth=3, heads="many", gain=3.0)  # depth was not set; heads is no text
@@ -25,7 +25,7 @@ def test_another_name_brings_the_other_rows_keywords_and_keeps_what_was_set_and_
 
 
 def test_what_was_set_is_remembered_through_changes_and_however_it_was_set(monkeypatch):
-    monkeypatch.setitem(keys.MODELS, "toy", toy(width=5, heads=6))
+    monkeypatch.setitem(schema.MODELS, "toy", toy(width=5, heads=6))
     other, microdit = dict(model=dict(name="toy")), dict(model=dict(name="microdit"))
     made = config.base(model=dict(width=256))  # the row's default, but set
     assert config.change(made, other).model.width == 256
@@ -43,11 +43,11 @@ def test_keys_of_a_group_that_two_rows_share_are_carried_over_though_they_mean_n
     assert config.change(made, dict(objective=dict(name="flow"))).objective.nfe == 50
 
 
-@pytest.mark.parametrize("section", keys.TABLES)
+@pytest.mark.parametrize("section", schema.TABLES)
 def test_every_value_that_any_row_carries_over_is_one_that_the_other_row_takes(section):
     """Of the type, and no name of what is not there: a value that is no number, a truth or "" names something, unless all rows know it."""
     known = {"crop", "uniform", "heun", "bytes"}  # words that mean the same in each row that has the key
-    for old, new in itertools.permutations(keys.TABLES[section], 2):
+    for old, new in itertools.permutations(schema.TABLES[section], 2):
         made = config.base(**{section: {"name": old, **rows.row(section, old)}})
         both = config.change(made, {section: {"name": new}})[section].to_dict()
         for key, default in rows.row(section, new).items():

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from tinygen import config as config_lib
-from tinygen import options
+from tinygen.cli import flags as options
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
 from tinygen.objectives.samplers import SAMPLERS

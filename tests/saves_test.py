@@ -12,7 +12,8 @@ import time
 import pytest
 from etils import epath
 
-from tinygen import checkpoint, cli, evaluate, record, seals, train
+from tinygen import checkpoint, evaluate, record, seals, train
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.workdir.files import folder
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import cli, networks
+from tinygen import networks
+from tinygen.cli import main as cli
 
 HEIGHT, WIDTH, NUM = 5, 11, 24
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import config, keys
+from tinygen import config
+from tinygen.config import schema
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinygen"
@@ -194,7 +195,7 @@ def test_a_recipe_has_a_smoke_variant_of_the_same_kind_with_few_steps(path):
     whole, smoke = config.load(str(path)), config.load(f"{path}:smoke")
     config.check(whole)
     config.check(smoke)
-    assert [smoke[section].name for section in keys.TABLES] == [whole[section].name for section in keys.TABLES]
+    assert [smoke[section].name for section in schema.TABLES] == [whole[section].name for section in schema.TABLES]
     assert smoke.train.steps <= 50 < whole.train.steps
 
 

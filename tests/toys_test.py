@@ -11,7 +11,8 @@ from flax import nnx
 from PIL import Image
 
 from tinygen import config as config_lib
-from tinygen import keys, sample, train
+from tinygen import sample, train
+from tinygen.config import schema as keys
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media

@@ -255,7 +255,7 @@ def test_a_process_that_is_told_to_stop_saves_leaves_with_143_and_can_be_followe
     config, workdir = tiny(train=dict(steps=1_000_000, log_every=1)), tmp_path / "run"
     recipe = tmp_path / "recipe.py"
     recipe.write_text(f"from tinygen.config import base\n\ndef get_config(variant=''):\n    return base(**{config.to_dict()!r})\n")
-    command = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
     process = subprocess.Popen(
         [*command, "train", f"--config={recipe}", f"--workdir={workdir}"],
         env={**os.environ, "PYTHONPATH": str(Path(tinygen.__file__).parents[1])}, stderr=subprocess.PIPE, text=True,

@@ -12,7 +12,8 @@ import pytest
 from confinement import confined
 from PIL import Image
 
-from tinygen import cli, config, train
+from tinygen import config, train
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 
 ROOT = Path(__file__).parents[1]

@@ -60,7 +60,7 @@ def test_a_wheel_has_the_package_and_the_recipes_and_nothing_else(wheel):
 
 @pytest.mark.slow
 def test_an_installed_wheel_lists_recipes_and_trains_one_from_another_folder(installed, tmp_path):
-    where = "import json, tinygen, tinygen.recipes; print(json.dumps([tinygen.__file__, str(tinygen.recipes.folder())]))"
+    where = "import json, tinygen, tinygen.config.recipes; print(json.dumps([tinygen.__file__, str(tinygen.config.recipes.folder())]))"
     for found in json.loads(run(installed / "python", "-c", where, cwd=tmp_path)):
         assert Path(found).is_relative_to(installed.parent)
     assert "fsdp_sine" in run(installed / "tinygen", "recipes", cwd=tmp_path)

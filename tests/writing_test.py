@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tinygen import checkpoint, cli, evaluate, media, train
+from tinygen import checkpoint, evaluate, media, train
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.terminal import printable
@@ -222,7 +223,7 @@ def test_lines_of_windows_are_lines_on_a_terminal():
 
 @pytest.mark.slow
 def test_a_terminal_that_knows_few_characters_shows_those_and_the_files_have_all(run, tmp_path):
-    command = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())", "sample", f"--ckpt={run.workdir}"]
+    command = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())", "sample", f"--ckpt={run.workdir}"]
     words = [f"--out={tmp_path / 'out'}", "--prompt=é", "--new_tokens=2"]
     done = subprocess.run(command + words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
     assert (done.returncode, done.stdout[:1]) == (0, "?"), done.stderr
@@ -231,7 +232,7 @@ def test_a_terminal_that_knows_few_characters_shows_those_and_the_files_have_all
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_leaves_whole_files(run, tmp_path):
-    command = f"{sys.executable} -c 'import sys; from tinygen.cli import main; sys.exit(main())' sample --ckpt={run.workdir}"
+    command = f"{sys.executable} -c 'import sys; from tinygen.cli.main import main; sys.exit(main())' sample --ckpt={run.workdir}"
     words = f"--out={tmp_path / 'out'} --prompt=be --new_tokens=300 --seed=5"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command} {words} | head -c 1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,6 @@
 
 import sys
 
-from tinygen.cli import main
+from tinygen.cli.main import main
 
 sys.exit(main())

@@ -30,7 +30,7 @@ class RollBack(Exception):
 
 @dataclasses.dataclass
 class Guard:
-    """policy, skips, rollbacks: as explained in `tinygen.keys`
+    """policy, skips, rollbacks: as explained in `tinygen.config.schema`
     skipped: updates left out so far
     streak: how many of the last steps in a row were left out
     attempt: rollbacks so far

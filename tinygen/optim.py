@@ -21,7 +21,7 @@ MOST = 0.9  # share of the steps left that makes a tail at final_lr odd
 
 
 def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float) -> Schedule:
-    """The learning rate of the update after `n` updates. Keywords: see `tinygen.keys.SCHEMA`.
+    """The learning rate of the update after `n` updates. Keywords: see `tinygen.config.schema.SCHEMA`.
 
     Updates are optimizer steps, however many micro-batches each has; a step whose update is skipped does not count.
     """

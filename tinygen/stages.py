@@ -35,7 +35,7 @@ def reads(config: Config) -> bool:
 
 def check_model(config: Config, saved: Saved) -> None:
     """Raises UserError where a key of the model or the objective gives the saved weights another meaning, unless config.init.partial says
-    that some may have one. The keys that may differ are marked in `tinygen.keys`.
+    that some may have one. The keys that may differ are marked in `tinygen.config.schema`.
     """
     found: list[str] = []
     for section in ("model", "objective"):

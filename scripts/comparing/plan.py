@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tinygen import build, cli
+from tinygen import build
 from tinygen import config as config_lib
+from tinygen.cli import main as cli
+from tinygen.cli.flags import DENOISING
 from tinygen.config import Config
 from tinygen.errors import UserError, unknown
-from tinygen.options import DENOISING
 
 SETTINGS = tuple(name for name in DENOISING if name != "nfe")
 

@@ -16,7 +16,7 @@ from comparing import REPOSITORY
 from tinygen import checkpoint, networks
 from tinygen.errors import UserError
 
-TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
+TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
 # loss: what is minimised, on a scale of its own where examples are weighted | raw_loss: without the weights | velocity_loss: flow
 # matching's, of an objective that learns something else
 HELD_OUT = ("loss", "raw_loss", "velocity_loss")

@@ -17,7 +17,7 @@ from typing import Any
 
 from tortures import REPOSITORY
 
-TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli import main; sys.exit(main())"]
+TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
 LIMIT = 600  # seconds, after which a run counts as hanging
 STEP = re.compile(r"step ([\d,]+)/[\d,]+: loss ")  # the log's line of a step
 LOOKS = 0.001  # seconds between two looks at a folder

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import cli, eval_fid, networks
+from tinygen import eval_fid, networks
+from tinygen.cli import main as cli
 from tinygen.errors import UserError
 
 

@@ -47,7 +47,7 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
 
     A BPE is trained on the captions of the training split. The fingerprint covers the captions.
 
-    Args: as explained in `tinygen.keys.SCHEMA`, section text.
+    Args: as explained in `tinygen.config.schema.SCHEMA`, section text.
       known: how a run has read its captions so far; what its model has learnt is what these tokens mean.
 
     Raises UserError for an option that is wrong, and where no training example has a caption.

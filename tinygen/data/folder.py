@@ -83,7 +83,7 @@ def folder(
 
     The fingerprint covers names, contents and labels, not times: a copied folder is the same data.
 
-    Args: as explained in `tinygen.keys.DATASETS`; the rules for pixels are those of `pixels`.
+    Args: as explained in `tinygen.config.schema.DATASETS`; the rules for pixels are those of `pixels`.
 
     Raises:
       UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; an entry of a

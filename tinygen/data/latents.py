@@ -157,7 +157,7 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
     In training each epoch draws anew from every posterior; held-out latents, and with sample=False all, are the posteriors' means. Draws
     depend on the seed, the attempt, the batch's number and the place in the batch alone.
 
-    Args: as explained in `tinygen.keys.DATASETS`. Raises UserError where the folder is not whole.
+    Args: as explained in `tinygen.config.schema.DATASETS`. Raises UserError where the folder is not whole.
     """
     if not path:
         raise UserError(f"config.data.path is empty: give a folder of latents. {MAKING.format(folder='DIR')}")

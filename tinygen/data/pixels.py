@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageColor, features
 
+from tinygen.config.data import FITS
 from tinygen.errors import UserError, unknown
-from tinygen.keys.data import FITS
 
 OPTIONAL = {  # formats that Pillow can be built without: its name for what it then lacks, and their files' extensions
     "AVIF": ("avif", ("avif", "avifs")),

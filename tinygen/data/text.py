@@ -44,7 +44,7 @@ def text(
 ) -> DataSource:  # fmt: skip
     """Plain files, UTF-8. Documents are held out all over them; of a lone one the last part is.
 
-    Args: as explained in `tinygen.keys.DATASETS`.
+    Args: as explained in `tinygen.config.schema.DATASETS`.
       known: the vocabulary so far of a run, or of the one that it begins from
 
     Raises UserError for an option that is wrong, files that are no text or hold none, and a share that leaves nothing.

@@ -80,7 +80,7 @@ def tfds(
     *, dataset: str, train: str, validation: str, image: str, label: str, size: Sequence[int], fit: str, channels: int, flip: bool,
     data_dir: str, prepares: bool,
 ) -> DataSource:  # fmt: skip
-    """A TFDS image set. The keywords are described in `tinygen.keys.DATASETS`.
+    """A TFDS image set. The keywords are described in `tinygen.config.schema.DATASETS`.
 
     Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no image.
     """

@@ -50,7 +50,7 @@ def tfds_text(
     *, dataset: str, train: str, validation: str, feature: str, data_dir: str,
     tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, prepares: bool,
 ) -> DataSource:  # fmt: skip
-    """A TFDS set of texts. The keywords are described in `tinygen.keys.DATASETS`.
+    """A TFDS set of texts. The keywords are described in `tinygen.config.schema.DATASETS`.
 
     Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no text.
     """

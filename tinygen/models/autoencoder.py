@@ -25,7 +25,7 @@ class Autoencoder(nnx.Module):
     """x [B, H, W, C] in [-1, 1] <-> z [B, H/f, W/f, latent], f = 2^(stages - 1): sides are multiples of f.
 
     shape: (H, W, C) of an image. Others of C channels and such sides are taken too
-    The other keywords are described in `tinygen.keys.MODELS`.
+    The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
     SHARDING = ()  # a convolution splits the batch alone, and one head has nothing to split

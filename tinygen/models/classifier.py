@@ -31,7 +31,7 @@ class Classifier(nnx.Module):
     """x [B, H, W, C] -> logits [B, classes]. Each of the stages halves height and width and, after the first, doubles the features.
 
     shape: (H, W, C) of an image, of any size that the stages can halve
-    The other keywords are described in `tinygen.keys.MODELS`.
+    The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
     SHARDING = ()  # a convolution splits the batch alone

@@ -61,7 +61,7 @@ class ConvNeXt(Conditioned):
     classes: of the label; 0 for a model without one
     told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
     head: the model makes a second prediction, from a last layer of its own
-    The other keywords are described in `tinygen.keys.MODELS`.
+    The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
     SHARDING = ()  # a convolution splits the batch alone

@@ -91,7 +91,7 @@ class MicroDiT(Conditioned):
     told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
     head: the model makes a second prediction, from a last layer of its own
     needs_jvp: the model will be differentiated in forward mode
-    The other keywords are described in `tinygen.keys.MODELS`.
+    The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
     SHARDING = (*Experts.SHARDING, *Attention.SHARDING, *SwiGLU.SHARDING)

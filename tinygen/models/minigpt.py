@@ -55,7 +55,7 @@ class MiniGPT(nnx.Module):
 
     length: tokens of the window
     vocabulary: number of tokens
-    The other keywords are described in `tinygen.keys.MODELS`.
+    The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
     SHARDING = (*CausalAttention.SHARDING, *SwiGLU.SHARDING, (r"(tokens|head)/embedding$", ("tensor",)))

@@ -13,7 +13,7 @@ from tinygen.models.layers import Linear, drop, pin
 class MLP(nnx.Module):
     """x [B, *shape] -> y [B, *target_shape], through `depth` hidden layers of `hidden` features, each with SiLU and dropout.
 
-    The other keywords are described in `tinygen.keys.MODELS`.
+    The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
     # Hidden layers go in pairs: the first split by columns, the second by rows, so a pair takes one sum over `tensor`. The output

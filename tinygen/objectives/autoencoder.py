@@ -17,7 +17,7 @@ SMALLEST = 1e-10  # mean squared error that counts at least: 106 dB
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reconstruction:
-    """The field is described in `tinygen.keys.OBJECTIVES`."""
+    """The field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     kl_weight: float
 

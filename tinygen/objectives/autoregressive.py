@@ -19,7 +19,7 @@ from tinygen.objectives.generation import Generating
 class Autoregressive(Generating):
     """vocabulary: number of tokens
     token_bytes: bytes of text that each token stands for
-    The other fields are described in `tinygen.keys.OBJECTIVES`.
+    The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
 
     vocabulary: int

@@ -17,7 +17,7 @@ RIGHT, WRONG = (0.0, 0.0, 0.0), (1.0, -0.6, -0.6)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification:
-    """classes: how many labels there are. The other field is described in `tinygen.keys.OBJECTIVES`."""
+    """classes: how many labels there are. The other field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     classes: int
     label_smoothing: float

@@ -29,7 +29,7 @@ from tinygen.objectives.samplers import Integration
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EDM(guidance.Denoising):
-    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.keys.OBJECTIVES`."""
+    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.config.schema.OBJECTIVES`."""
 
     shape: tuple[int, ...]
     sigma_data: float

@@ -25,7 +25,7 @@ BINS = 4  # of t, for the raw loss
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlowMatching(guidance.Denoising):
-    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.keys.OBJECTIVES`."""
+    """shape: of an example, [H, W, C]. The other fields are described in `tinygen.config.schema.OBJECTIVES`."""
 
     shape: tuple[int, ...]
     t_mean: float

@@ -52,7 +52,7 @@ class Generating:
 
     length: L, the model's context
     end: E, the last token
-    The other fields are described in `tinygen.keys.OBJECTIVES`.
+    The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
 
     length: int

@@ -22,7 +22,7 @@ from tinygen.objectives.paths import along
 class MeanFlow(AverageVelocity):
     """Guidance is baked in: what is learnt is the average of the guided velocity, and a sample takes one evaluation a step.
 
-    shape: of an example. The other fields are described in `tinygen.keys.OBJECTIVES`.
+    shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
 
     omega: float
@@ -72,7 +72,7 @@ class ImprovedMeanFlow(AverageVelocity):
     V = u + (t - r)·sg(du/dt) is compared with v, which does not depend on the network, and du/dt is taken along the velocity that the
     network predicts, not along the one that was drawn. Guidance is a condition: its weight ω and the interval of t where it acts.
 
-    shape: of an example. The other fields are described in `tinygen.keys.OBJECTIVES`.
+    shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
 
     velocity: str

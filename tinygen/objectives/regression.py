@@ -15,7 +15,7 @@ from tinygen.media import Media
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression:
-    """shape, target_shape: of an example's x and y. The other field is described in `tinygen.keys.OBJECTIVES`."""
+    """shape, target_shape: of an example's x and y. The other field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     shape: tuple[int, ...]
     target_shape: tuple[int, ...]

@@ -11,7 +11,7 @@ from tinygen.errors import UserError, unknown
 
 
 class Shape(NamedTuple):
-    """What a grid may depend on: t = sigmoid(N(mean, std)) in training, and `shift`. Described in `tinygen.keys.OBJECTIVES`."""
+    """What a grid may depend on: t = sigmoid(N(mean, std)) in training, and `shift`. Described in `tinygen.config.schema.OBJECTIVES`."""
 
     mean: float
     std: float

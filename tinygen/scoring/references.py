@@ -11,12 +11,12 @@ import numpy as np
 
 from tinygen import build, npy, processes
 from tinygen import config as config_lib
+from tinygen.config.schema import DATASETS
 from tinygen.data.base import DataSource, Examples
 from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
-from tinygen.keys import DATASETS
 from tinygen.scores.network import Network
 from tinygen.scoring.pictures import Pictures, digest, of_folder, of_npz, of_split, reading
 from tinygen.scoring.scores import Side

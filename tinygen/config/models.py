@@ -1,6 +1,6 @@
 """The keywords of models, by name: the rows that `tinygen.build` makes."""
 
-from tinygen.keys.key import OWN, RESUME, STAGE, Section, key
+from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
 TIME_SCALE = "of t, span and guidance in their sincos embeddings: 1000 for flow matching, 16 for MeanFlow, 1 for EDM"
 

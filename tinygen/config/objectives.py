@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygen.keys.key import OWN, RESUME, STAGE, Section, key
+from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
 SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "dopri5", "sde", "average")
 TIME_GRIDS = ("uniform", "logit_normal", "shifted")

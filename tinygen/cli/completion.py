@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from tinygen import recipes
-from tinygen.commands import COMMANDS, Command
+from tinygen.cli.commands import COMMANDS, Command
+from tinygen.cli.key_listing import groups
+from tinygen.config import recipes
+from tinygen.config.schema import Key
 from tinygen.errors import UserError
-from tinygen.keys import Key
-from tinygen.keys.listing import groups
 from tinygen.terminal import say
 
 HIDDEN = "__complete"

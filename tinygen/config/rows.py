@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from tinygen.config.schema import OWN, SCHEMA, TABLES, Key, Mark
 from tinygen.errors import unknown
-from tinygen.keys import OWN, SCHEMA, TABLES, Key, Mark
 
 
 def defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def row(section: str, name: Any) -> dict[str, Any]:
 
 
 def carried(section: str, old: str, new: str, values: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Those of the `chosen` keys' `values` in row `old` that row `new` takes over. The rule stands at `tinygen.keys.key.Mark.OWN`."""
+    """Those of the `chosen` keys' `values` in row `old` that row `new` takes over. The rule stands at `tinygen.config.key.Mark.OWN`."""
     before, after = TABLES[section][old], TABLES[section][new]
     return {key: values[key] for key in chosen if key in after and _means_the_same(before[key], after[key], values[key])}
 

@@ -4,7 +4,7 @@ import functools
 
 from absl import flags
 
-from tinygen.keys import SCHEMA
+from tinygen.config.schema import SCHEMA
 
 SHELLS = ("bash", "zsh", "fish")
 # Flags that take the place of the recipe's config.objective.NAME

@@ -1,4 +1,4 @@
-"""A configuration: a locked ConfigDict whose keys are those of `tinygen.keys`, type-checked.
+"""A configuration: a locked ConfigDict whose keys are those of `tinygen.config.schema`, type-checked.
 
 A recipe calls `base(...)` with what it changes and `vary(...)` for its variants:
 
@@ -16,9 +16,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from tinygen import cluster, recipes
+from tinygen import cluster
+from tinygen.config import recipes, rows
+from tinygen.config.schema import RESUME, SCHEMA, STAGE, TABLES
 from tinygen.errors import UserError, unknown
-from tinygen.keys import RESUME, SCHEMA, STAGE, TABLES, rows
 
 CHOSEN = "_chosen"  # the attribute of a configuration that remembers what was set
 
@@ -49,7 +50,7 @@ def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Co
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
     """A copy of `config` with nested `changes` made. A section given another `name` has that row's defaults, but keeps what was `chosen`
-    in the old row wherever the new one takes it (`tinygen.keys.Mark.OWN` has the rule).
+    in the old row wherever the new one takes it (`tinygen.config.schema.Mark.OWN` has the rule).
     """
     tree, kept = config.to_dict(), set(_row_keys(changes))
     for section in TABLES:

@@ -15,10 +15,11 @@ from typing import Any
 
 from absl import flags
 
-from tinygen import __version__, completion, faults
-from tinygen.commands import COMMANDS, Command, Recipe, check_places, required
+from tinygen import __version__, faults
+from tinygen.cli import completion
+from tinygen.cli.commands import COMMANDS, Command, Recipe, check_places, required
+from tinygen.config.schema import TABLES
 from tinygen.errors import UserError, unknown
-from tinygen.keys import TABLES
 from tinygen.terminal import say
 from tinygen.workdir.reading import Refused
 

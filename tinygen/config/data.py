@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygen.keys.key import OWN, RESUME, Section, key
+from tinygen.config.key import OWN, RESUME, Section, key
 
 FITS = ("crop", "pad", "squeeze")
 

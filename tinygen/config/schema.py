@@ -6,10 +6,10 @@ objective's keys, those and the ones marked STAGE may differ from those of the r
 follows to another row that has the key, unless it is marked OWN. `tinygen keys` prints all of this.
 """
 
-from tinygen.keys.data import DATASETS
-from tinygen.keys.key import BELOW_ONE, OWN, POSITIVE, RESUME, STAGE, Key, Mark, Section, key
-from tinygen.keys.models import MODELS
-from tinygen.keys.objectives import OBJECTIVES
+from tinygen.config.data import DATASETS
+from tinygen.config.key import BELOW_ONE, OWN, POSITIVE, RESUME, STAGE, Key, Mark, Section, key
+from tinygen.config.models import MODELS
+from tinygen.config.objectives import OBJECTIVES
 
 __all__ = ["DATASETS", "MODELS", "OBJECTIVES", "OWN", "RESUME", "SCHEMA", "STAGE", "TABLES", "Key", "Mark", "Section", "key"]
 

@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tinygen.config.schema import SCHEMA, TABLES, Key, Mark
 from tinygen.errors import unknown
-from tinygen.keys import SCHEMA, TABLES, Key, Mark
 from tinygen.terminal import say
 
 HEAD = 36  # columns; longer names have a line of their own

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
-from tinygen import options, places
+from tinygen import places
+from tinygen.cli import flags as options
 from tinygen.data import encoding
 from tinygen.errors import UserError
 
