@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from tinygen.objectives import time_grids
-from tinygen.objectives.paths import Given, Path
-from tinygen.objectives.samplers import SAMPLERS
 from tinygen.rng import stream
+from tinygen.samplers import time_grids
+from tinygen.samplers.paths import Given, Path
+from tinygen.samplers.table import SAMPLERS
 
 STEPS = (32, 64, 128, 256, 512)
 WHOLE, INNER = (1.0, 0.0), (0.95, 0.1)  # inside, λ = ln((1 - t)/t) is finite, in which some samplers step

@@ -12,14 +12,14 @@ from scipy.integrate import RK45
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import adaptive
-from tinygen.objectives.paths import Given, Path
+from tinygen.samplers import dopri5
+from tinygen.samplers.paths import Given, Path
 
 GRID = np.array([1.0, 0.0])
 
 
 def run(field, x, tolerance=1e-3, most=10_000):
-    return adaptive.dopri5(field, x, GRID, Given(Path(decay=1.0), rng.example_keys(KEY(0), 0, len(x)), tolerance, most))
+    return dopri5.dopri5(field, x, GRID, Given(Path(decay=1.0), rng.example_keys(KEY(0), 0, len(x)), tolerance, most))
 
 
 def mixture(z, t, r):
@@ -33,12 +33,12 @@ def swinging(x, t, r):
 
 
 def test_the_weights_are_those_of_the_method():
-    np.testing.assert_allclose(adaptive.TIMES[:6], RK45.C)
-    for mine, theirs in zip(adaptive.WEIGHTS[:5], RK45.A[1:], strict=True):
+    np.testing.assert_allclose(dopri5.TIMES[:6], RK45.C)
+    for mine, theirs in zip(dopri5.WEIGHTS[:5], RK45.A[1:], strict=True):
         np.testing.assert_allclose(mine, theirs[: len(mine)])
-    np.testing.assert_allclose(adaptive.WEIGHTS[5], RK45.B)
-    np.testing.assert_allclose(np.abs(adaptive.ERROR), np.abs(RK45.E))
-    assert sum(adaptive.ERROR) == pytest.approx(0, abs=1e-15)
+    np.testing.assert_allclose(dopri5.WEIGHTS[5], RK45.B)
+    np.testing.assert_allclose(np.abs(dopri5.ERROR), np.abs(RK45.E))
+    assert sum(dopri5.ERROR) == pytest.approx(0, abs=1e-15)
 
 
 def bending(x, t, xp=jnp):
@@ -115,7 +115,7 @@ def test_evaluations_are_counted_and_never_more_than_allowed(most):
     assert len(times) == int(calls[0]) <= most
     assert (times[0], times[-1], min(times)) == (1.0, 0.0, 0.0)  # it always arrives
     assert np.isfinite(x).all()
-    assert (int(calls[0]) > most - adaptive.STEP) == (most < 1000)  # a tight limit is used up
+    assert (int(calls[0]) > most - dopri5.STEP) == (most < 1000)  # a tight limit is used up
 
 
 def test_a_field_that_is_not_a_number_ends_too():

@@ -8,8 +8,8 @@ from flax import nnx
 
 from tinygen import build, describe
 from tinygen.errors import UserError
-from tinygen.models import attention as module
-from tinygen.models.attention import attention, choose
+from tinygen.nn import attention as module
+from tinygen.nn.attention import attention, choose
 from tinygen.sharding import make_mesh
 
 METHODS = ("plain", "blockwise")  # those that a CPU can compute

@@ -13,8 +13,8 @@ from small_minigpt import abstract, logits, made
 
 from tinygen import hlo
 from tinygen.errors import UserError
-from tinygen.flops import flops, products
 from tinygen.models.minigpt import MiniGPT
+from tinygen.nn.flops import flops, products
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 from tinygen.sharding import Layout, make_mesh

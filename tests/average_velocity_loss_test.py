@@ -7,7 +7,7 @@ import pytest
 from gaussian_flow import KEY, SHAPE, column
 from mean_flow import improved, meanflow
 
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 
 B = 64
 DRAW = np.random.default_rng(0)

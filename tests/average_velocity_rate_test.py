@@ -11,7 +11,7 @@ from gaussian_flow import KEY, draws
 from mean_flow import improved
 from small_microdit import drawn
 
-from tinygen.models.layers import TimeEmbedding
+from tinygen.nn.layers import TimeEmbedding
 from tinygen.objectives import average_velocity
 from tinygen.objectives.average_velocity import Draw
 

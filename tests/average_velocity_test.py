@@ -13,7 +13,7 @@ from mean_flow import EXACT, averaging, improved, meanflow
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 
 BOTH = [meanflow, improved]
 

@@ -30,7 +30,7 @@ from tinygen.config import schema as keys
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media
-from tinygen.models.layers import Linear
+from tinygen.nn.layers import Linear
 from tinygen.scores.bicubic import bicubic
 from tinygen.scores.network import Network
 from tinygen.sharding import make_mesh, path_name

@@ -7,8 +7,8 @@ from flax import nnx
 from small_microdit import drawn
 
 from tinygen.errors import UserError
-from tinygen.models import layers
 from tinygen.models.convnext import GRN, Block, gathered, spread
+from tinygen.nn import layers
 
 X = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
 T = np.array([0.1, 0.4, 0.7, 0.9], np.float32)

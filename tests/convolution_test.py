@@ -6,7 +6,7 @@ from flax import nnx
 from jax.test_util import check_grads
 from scipy import signal
 
-from tinygen.models.convolution import Convolution, GroupNorm, convolve
+from tinygen.nn.convolution import Convolution, GroupNorm, convolve
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(2, 7, 6, 3)).astype(np.float32)

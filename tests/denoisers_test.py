@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from tinygen.cli import main as cli
-from tinygen.models.layers import Linear, Output
+from tinygen.nn.layers import Linear, Output
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -58,7 +58,7 @@ class Flattened(Flat):
 
 
 CALL = r"A denoiser's __call__ takes \(x, t, \*, cond, rngs=None\), for MeanFlow \(x, t, r, \*, cond, rngs=None\)"
-RETURN = r"A denoiser returns tinygen.models.layers.Output\(pred\), not "
+RETURN = r"A denoiser returns tinygen.nn.layers.Output\(pred\), not "
 WRONG = [
     ("meanflow_digits", WithoutR, CALL),
     ("dit_digits8", WithoutCond, f"unexpected keyword argument 'cond'. {CALL}"),

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models import depthwise
-from tinygen.models.depthwise import Depthwise, by_convolution, by_products
+from tinygen.nn import depthwise
+from tinygen.nn.depthwise import Depthwise, by_convolution, by_products
 
 # one tile; several along each side, that fill them or not; a side shorter than the kernel; in one dimension likewise
 PLACES = [(14, 14), (4, 6), (32, 16), (33, 20), (3, 40), (9,), (64,), (65,), (200,), (2,)]

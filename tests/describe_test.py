@@ -9,7 +9,7 @@ from rich.console import Console
 from tinygen import build, describe, footprint
 from tinygen import config as config_lib
 from tinygen.errors import UserError
-from tinygen.flops import Product, Products
+from tinygen.nn.flops import Product, Products
 from tinygen.state import init_state, split
 
 

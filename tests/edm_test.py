@@ -9,9 +9,9 @@ import pytest
 
 from tinygen import build, rng
 from tinygen.errors import UserError
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 from tinygen.objectives.edm import EDM
-from tinygen.objectives.samplers import SAMPLERS
+from tinygen.samplers.table import SAMPLERS
 
 SHAPE = (2, 2, 1)
 M, S = 0.7, 0.5

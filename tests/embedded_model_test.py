@@ -8,7 +8,7 @@ from flax import nnx
 from gaussian_flow import flow
 from small_microdit import abstract, drawn
 
-from tinygen.models import text
+from tinygen.nn import caption_encoder
 
 BATCH, LENGTH, FEATURES = 3, 5, 6
 TOLD = dict(classes=0, text_features=FEATURES, text_length=LENGTH, text_depth=2, text_width=8, mixer_depth=1)
@@ -105,7 +105,7 @@ def test_what_is_read_once_is_read_as_ever(net, predict):
 def test_the_pooled_features_are_the_mean_over_the_tokens_that_are_there(net):
     features, there = (np.asarray(each) for each in net.text(EMBED, there=THERE))
     expected = np.stack([rows[seen].mean(0) for rows, seen in zip(features, there, strict=True)])
-    np.testing.assert_allclose(text.pooled(features, there), expected, **CLOSE)
+    np.testing.assert_allclose(caption_encoder.pooled(features, there), expected, **CLOSE)
 
 
 @pytest.mark.slow

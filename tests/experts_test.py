@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models import experts
-from tinygen.models.experts import Experts
-from tinygen.models.layers import SwiGLU
+from tinygen.nn import experts
+from tinygen.nn.experts import Experts
+from tinygen.nn.layers import SwiGLU
 from tinygen.sharding import Layout, make_mesh
 from tinygen.state import merge, split
 

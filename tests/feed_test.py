@@ -14,7 +14,7 @@ from tinygen import build, feed, footprint, programs, record, train
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
-from tinygen.flops import flops, products
+from tinygen.nn.flops import flops, products
 from tinygen.state import init_state
 
 PATIENT = 60  # seconds that a test waits for a thread, at most

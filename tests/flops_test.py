@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tinygen.flops import Product, flops, products
+from tinygen.nn.flops import Product, flops, products
 
 
 def of(*shape):

@@ -108,7 +108,7 @@ def test_without_a_condition_there_is_nothing_to_guide(travelled):
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.2, 0.6), (0.3, 1.0)])
 @pytest.mark.parametrize(("sampler", "nfe"), [("heun", 4), ("heun", 11), ("euler", 9), ("euler", 10)])
 def test_the_network_is_called_as_often_as_promised_and_never_above_the_budget(keys, sampler, nfe, interval, conditional, monkeypatch):
-    monkeypatch.setattr("tinygen.groups.examples_together", lambda sample, keys, *rows: len(keys))  # which calls it once more
+    monkeypatch.setattr("tinygen.samplers.cpu_groups.examples_together", lambda sample, keys, *rows: len(keys))  # which calls it once more
     objective = flow(sampler=sampler, nfe=nfe, guidance=2.0, guidance_interval=interval)
     rows = []
 

@@ -5,7 +5,7 @@ import pytest
 from gaussian_flow import KEY, SHAPE, M, S, column, denoiser, flow, gaussian_velocity
 
 from tinygen.errors import UserError
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 
 
 def nothing(x, t, cond):

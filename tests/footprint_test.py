@@ -13,9 +13,9 @@ from flax import nnx
 from tinygen import build, checkpoint, footprint, hlo, programs
 from tinygen import config as config_lib
 from tinygen.data.codec import Codec, Field
-from tinygen.flops import flops, products
-from tinygen.models.attention import Attention
-from tinygen.models.layers import SwiGLU
+from tinygen.nn.attention import Attention
+from tinygen.nn.flops import flops, products
+from tinygen.nn.layers import SwiGLU
 from tinygen.sharding import Layout, make_mesh
 from tinygen.state import init_state, merge, split
 

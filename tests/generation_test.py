@@ -8,8 +8,8 @@ from small_minigpt import SMALL, made
 
 from tinygen import media, rng
 from tinygen.errors import UserError
-from tinygen.models import causal
-from tinygen.objectives.generation import Generating
+from tinygen.nn import causal_attention
+from tinygen.samplers.text import Generating
 
 LENGTH, END = SMALL["length"], SMALL["vocabulary"] - 1
 OFF = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0)
@@ -81,7 +81,7 @@ def by_full_passes(model, prompts, num, monkeypatch, penalty=1.0, window=LENGTH)
     """The most likely tokens after E and each prompt, each by a pass over everything before it: all there has been, under a banded mask,
     or with learned positions what there is room for, cut to its last half where there is none.
     """
-    monkeypatch.setattr(causal, "attention", banded(window))
+    monkeypatch.setattr(causal_attention, "attention", banded(window))
     step = jax.jit(lambda row: model.unembed(model.features(row[None])[0])[0])
 
     def follow(prompt):

@@ -8,7 +8,8 @@ from flax import nnx
 from gaussian_flow import flow
 from small_microdit import make
 
-from tinygen import groups, rng
+from tinygen import rng
+from tinygen.samplers import cpu_groups
 from tinygen.sharding import make_mesh
 
 B, WIDTH = 7, 64
@@ -37,25 +38,25 @@ def whole():
 @pytest.mark.parametrize(("fit", "size"), [(1, 1), (2, 2), (3, 3), (4, 4), (6, 4), (7, 7), (100, 7)])
 def test_a_group_holds_what_fits_and_all_groups_are_about_equal(monkeypatch, fit, size):
     """7 in groups of at most 3 are 3, 3 and 1 that is filled up; in groups of at most 6 they are 4 and 3."""
-    monkeypatch.setattr(groups, "CACHE", fit * RESULT)
+    monkeypatch.setattr(cpu_groups, "CACHE", fit * RESULT)
     sample = Counted()
-    drawn = jax.jit(lambda keys, label: groups.in_groups(sample, keys, {"label": label}, None))(KEYS, LABEL)
+    drawn = jax.jit(lambda keys, label: cpu_groups.in_groups(sample, keys, {"label": label}, None))(KEYS, LABEL)
     assert sample.sizes[0] == 1  # the example that is looked at
     assert set(sample.sizes[1:]) == {size}
     np.testing.assert_allclose(drawn, whole(), rtol=1e-5, atol=1e-5)
 
 
 def test_no_examples_are_no_samples():
-    assert groups.in_groups(Counted(), KEYS[:0], {"label": LABEL[:0]}, None).shape == (0, WIDTH)
+    assert cpu_groups.in_groups(Counted(), KEYS[:0], {"label": LABEL[:0]}, None).shape == (0, WIDTH)
 
 
 def test_an_accelerator_and_several_devices_draw_all_together(monkeypatch):
-    monkeypatch.setattr(groups, "CACHE", 1)
+    monkeypatch.setattr(cpu_groups, "CACHE", 1)
     with jax.set_mesh(make_mesh(dict(data=jax.device_count(), fsdp=1, tensor=1))):
-        assert groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == B
-    assert groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == 1
+        assert cpu_groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == B
+    assert cpu_groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == 1
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == B
+    assert cpu_groups.examples_together(Counted(), KEYS, {"label": LABEL}, None) == B
 
 
 @pytest.mark.slow
@@ -67,13 +68,13 @@ def test_a_denoisers_samples_are_the_same_in_groups(monkeypatch):
 
     def draw():
         together = []
-        spy = groups.examples_together
-        monkeypatch.setattr(groups, "examples_together", lambda *given: together.append(spy(*given)) or together[-1])
+        spy = cpu_groups.examples_together
+        monkeypatch.setattr(cpu_groups, "examples_together", lambda *given: together.append(spy(*given)) or together[-1])
         sample = jax.jit(lambda state: objective.sample(nnx.merge(graph, state), KEYS, {"label": LABEL}, {"label": LABEL[::-1]}))
         return sample(state), together
 
     want, many = draw()
-    monkeypatch.setattr(groups, "CACHE", 3 * 4 * 2 * 4 * 32)  # three examples, twice for guidance: 4 tokens of 32 hidden features
+    monkeypatch.setattr(cpu_groups, "CACHE", 3 * 4 * 2 * 4 * 32)  # three examples, twice for guidance: 4 tokens of 32 hidden features
     got, few = draw()
     assert many[0] >= B > few[0] > 1
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.models.layers import Output
-from tinygen.objectives import guidance
-from tinygen.objectives.samplers import SAMPLERS
+from tinygen.nn.layers import Output
+from tinygen.samplers import guidance
+from tinygen.samplers.table import SAMPLERS
 
 X = jnp.zeros((3, 2, 2, 1))
 COND = {"label": jnp.array([1, 2, 3])}

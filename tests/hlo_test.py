@@ -6,7 +6,8 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tinygen import flops, hlo
+from tinygen import hlo
+from tinygen.nn import flops
 from tinygen.sharding import make_mesh
 
 

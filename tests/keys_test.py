@@ -7,8 +7,9 @@ from tinygen.cli import key_listing
 from tinygen.cli import main as cli
 from tinygen.config import schema
 from tinygen.data import captions, pixels, vocabulary
-from tinygen.models import attention, depthwise, microdit, minigpt, stack
-from tinygen.objectives import samplers, time_grids
+from tinygen.models import microdit, minigpt
+from tinygen.nn import attention, depthwise, stack
+from tinygen.samplers import table, time_grids
 
 GROUPS = {group.address: group for group in key_listing.groups()}
 
@@ -47,7 +48,7 @@ def test_every_section_row_and_key_has_a_meaning_and_a_default_that_its_constrai
         ("model.minigpt", "model.positions", minigpt.POSITIONS),
         ("model.minigpt", "model.feed_forward", minigpt.FEED_FORWARDS),
         ("model.convnext", "model.depthwise", depthwise.METHODS),
-        ("objective.flow", "objective.sampler", samplers.SAMPLERS),
+        ("objective.flow", "objective.sampler", table.SAMPLERS),
         ("objective.flow", "objective.time_grid", time_grids.GRIDS),
         ("data.folder", "data.fit", pixels.FITS),
         ("data.text", "data.tokenizer", vocabulary.KINDS),

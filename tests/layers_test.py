@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen.models import layers
+from tinygen.nn import layers
 
 
 @pytest.fixture

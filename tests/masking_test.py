@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.models import masking
+from tinygen.nn import masking
 
 B, L, NUM = 3, 12, 5
 X = np.random.default_rng(0).normal(size=(B, L, 4)).astype(np.float32)

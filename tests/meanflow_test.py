@@ -11,10 +11,10 @@ from gaussian_flow import KEY, SHAPE, M, S, column, draws, flow, gaussian_veloci
 from mean_flow import EXACT, averaging, gaussian_average, improved, meanflow
 from small_microdit import drawn
 
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 from tinygen.objectives import average_velocity
 from tinygen.objectives.average_velocity import Draw
-from tinygen.objectives.paths import along
+from tinygen.samplers.paths import along
 
 BOTH = [meanflow, improved]
 

@@ -1,6 +1,6 @@
 import math
 
-from tinygen.metrics import finalise
+from tinygen.objectives.metrics import finalise
 
 
 class ByHalves:

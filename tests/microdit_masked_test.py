@@ -10,10 +10,10 @@ from flax import nnx
 from small_microdit import abstract, drawn, make
 
 from tinygen.errors import UserError
-from tinygen.flops import flops
-from tinygen.flops import products as counted
-from tinygen.models import experts, layers, rope
 from tinygen.models.microdit import scaled
+from tinygen.nn import experts, layers, rope
+from tinygen.nn.flops import flops
+from tinygen.nn.flops import products as counted
 from tinygen.objectives.flow import mean_over
 
 BATCH = 4

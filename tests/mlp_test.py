@@ -6,8 +6,8 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from tinygen.errors import UserError
-from tinygen.models.layers import drop
 from tinygen.models.mlp import MLP
+from tinygen.nn.layers import drop
 from tinygen.sharding import Layout, make_mesh, path_name
 from tinygen.state import graph_of, merge, split
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen.models import layers, products
-from tinygen.models.attention import attention
-from tinygen.models.products import product
+from tinygen.nn import layers, matmul
+from tinygen.nn.attention import attention
+from tinygen.nn.matmul import product
 from tinygen.sharding import make_mesh
 
 
@@ -208,14 +208,14 @@ def test_a_sharded_rounded_product_is_the_whole_one(normal):
 
 def test_only_bfloat16_activations_are_narrowed():
     x = jnp.ones(2)
-    narrowed = {name: str(products.narrow(x, precision=name).dtype) for name in products.PRECISIONS}
+    narrowed = {name: str(matmul.narrow(x, precision=name).dtype) for name in matmul.PRECISIONS}
     assert narrowed == {"float32": "float32", "bfloat16": "float32", "bfloat16_activations": "bfloat16"}
 
 
 def test_narrow_activations_halve_what_a_feed_forward_keeps_and_differ_by_their_rounding(normal):
     x = jnp.asarray(normal(2, 4, 16))
     outputs, kept = {}, {}
-    for precision in products.PRECISIONS:
+    for precision in matmul.PRECISIONS:
         graphdef, state = nnx.split(layers.SwiGLU(16, 64, precision=precision, rngs=nnx.Rngs(0)))
         outputs[precision], pullback = jax.vjp(lambda state, x, graphdef=graphdef: nnx.merge(graphdef, state)(x), state, x)
         kept[precision] = sum(leaf.nbytes for leaf in jax.tree.leaves(pullback) if leaf.size == 2 * 4 * 64)
@@ -238,5 +238,5 @@ def test_narrow_activations_halve_what_a_feed_forward_keeps_and_differ_by_their_
     ],
 )
 def test_the_best_precision_is_what_the_machine_computes_fast(monkeypatch, backend, flags, best):
-    monkeypatch.setattr(products, "cpu_flags", lambda: flags)
-    assert products.best_precision(backend) == best
+    monkeypatch.setattr(matmul, "cpu_flags", lambda: flags)
+    assert matmul.best_precision(backend) == best

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 from small_microdit import abstract, drawn
 
-from tinygen.models import layers, rope
-from tinygen.models.attention import Attention
+from tinygen.nn import layers, rope
+from tinygen.nn.attention import Attention
 from tinygen.sharding import Layout, make_mesh
 
 H, W, N, K = 5, 4, 3, 8

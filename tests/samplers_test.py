@@ -10,8 +10,8 @@ import sampler_orders
 from gaussian_flow import SHAPE, M, S, denoiser, flow, gaussian_velocity
 
 from tinygen import rng
-from tinygen.objectives.paths import Given, Path
-from tinygen.objectives.samplers import SAMPLERS, Integration
+from tinygen.samplers.paths import Given, Path
+from tinygen.samplers.table import SAMPLERS, Integration
 
 FIXED = [name for name, row in SAMPLERS.items() if not row.adaptive]
 FLOW, EDM = Path(decay=1.0), Path(decay=0.0)

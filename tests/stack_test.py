@@ -13,9 +13,9 @@ from tinygen import build
 from tinygen import config as config_lib
 from tinygen.data.synthetic import sine
 from tinygen.errors import UserError
-from tinygen.flops import flops
-from tinygen.flops import products as counted
-from tinygen.models import stack
+from tinygen.nn import stack
+from tinygen.nn.flops import flops
+from tinygen.nn.flops import products as counted
 
 
 def parts(**changes):

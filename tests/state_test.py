@@ -11,7 +11,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from tinygen import build
-from tinygen.models.layers import Buffer, Linear
+from tinygen.nn.layers import Buffer, Linear
 from tinygen.sharding import path_name
 from tinygen.state import TrainState, gradients, graph_of, init_state, make_train_step, merge, split
 

@@ -11,9 +11,9 @@ from gaussian_flow import flow
 from small_microdit import abstract, drawn, make
 
 from tinygen.errors import UserError
-from tinygen.flops import flops
-from tinygen.flops import products as counted
-from tinygen.models import text
+from tinygen.nn import caption_encoder
+from tinygen.nn.flops import flops
+from tinygen.nn.flops import products as counted
 from tinygen.objectives.edm import EDM
 
 BATCH, LENGTH, VOCABULARY = 3, 5, 20
@@ -65,7 +65,7 @@ def test_every_token_sees_every_other_and_no_padding(reader):
 
 
 def test_the_order_of_words_matters(reader):
-    forth, back = (text.pooled(*reader[1](tokens)) for tokens in (TOKENS[2:], TOKENS[2:, ::-1]))
+    forth, back = (caption_encoder.pooled(*reader[1](tokens)) for tokens in (TOKENS[2:], TOKENS[2:, ::-1]))
     assert np.abs(forth - back).max() > 1e-3
 
 
@@ -83,7 +83,7 @@ def test_without_its_caption_an_example_has_the_null_alone(reader):
 def test_the_pooled_features_are_the_mean_over_the_tokens_that_are_there(reader):
     features, there = (np.asarray(each) for each in reader[1](TOKENS))
     expected = np.stack([rows[seen].mean(0) for rows, seen in zip(features, there, strict=True)])
-    np.testing.assert_allclose(text.pooled(features, there), expected, **CLOSE)
+    np.testing.assert_allclose(caption_encoder.pooled(features, there), expected, **CLOSE)
 
 
 def test_a_prediction_depends_on_its_own_caption_alone(model):

@@ -7,7 +7,7 @@ import pytest
 from gaussian_flow import flow
 
 from tinygen.errors import UserError
-from tinygen.objectives.time_grids import GRIDS, Shape, times
+from tinygen.samplers.time_grids import GRIDS, Shape, times
 
 STEPS = [1, 2, 3, 7, 10, 25, 49, 50, 1000]
 

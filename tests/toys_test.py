@@ -16,7 +16,7 @@ from tinygen.config import schema as keys
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.media import Media
-from tinygen.models.layers import Buffer, Embedding, Linear
+from tinygen.nn.layers import Buffer, Embedding, Linear
 
 
 class ToyBigram(nnx.Module):

@@ -19,17 +19,17 @@ from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError, unknown
-from tinygen.models.attention import Attention
 from tinygen.models.autoencoder import Autoencoder
-from tinygen.models.causal import CausalAttention
 from tinygen.models.classifier import Classifier
 from tinygen.models.convnext import ConvNeXt
-from tinygen.models.experts import Experts
-from tinygen.models.layers import GELU, SwiGLU
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
-from tinygen.models.products import best_precision
+from tinygen.nn.attention import Attention
+from tinygen.nn.causal_attention import CausalAttention
+from tinygen.nn.experts import Experts
+from tinygen.nn.layers import GELU, SwiGLU
+from tinygen.nn.matmul import best_precision
 from tinygen.objectives.autoencoder import Reconstruction
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.classification import Classification

@@ -13,9 +13,9 @@ from rich.table import Table
 from tinygen import build, checkpoint, footprint, optim, programs, runtime, stages
 from tinygen.config import Config
 from tinygen.data.codec import Field
-from tinygen.flops import Products, flops, products_of
 from tinygen.footprint import Footprint, si
-from tinygen.models.layers import patches_of
+from tinygen.nn.flops import Products, flops, products_of
+from tinygen.nn.layers import patches_of
 from tinygen.preflight import abstract_state, check_programs
 from tinygen.sharding import path_name
 

@@ -13,7 +13,7 @@ from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
-from tinygen.metrics import finalise
+from tinygen.objectives.metrics import finalise
 from tinygen.rng import stream
 from tinygen.state import Metrics, TrainState, Tree, make_eval_step
 from tinygen.terminal import say

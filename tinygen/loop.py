@@ -14,7 +14,7 @@ from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.feed import calls, device_calls, due, preview_due
 from tinygen.guard import Guard, Spikes
-from tinygen.metrics import finalise
+from tinygen.objectives.metrics import finalise
 from tinygen.record import Record
 from tinygen.runtime import StopSignal
 from tinygen.saves import Saves

@@ -23,7 +23,7 @@ from tinygen.errors import UserError
 from tinygen.evaluate import held_out_size, held_out_step
 from tinygen.footprint import bytes_held, placed, si
 from tinygen.media import Media
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 from tinygen.rng import stream
 from tinygen.sample import BATCH, preview_size, preview_step, sample_step
 from tinygen.state import TrainState, Tree, init_state, merge
@@ -174,7 +174,7 @@ def _hint(error: Exception) -> str:
     """What a denoiser of the user's own has to be like, where that is what went wrong."""
     fields = {field.name for field in dataclasses.fields(Output)}
     if isinstance(error, AttributeError) and error.name in fields and not isinstance(error.obj, Output):
-        return f". A denoiser returns tinygen.models.layers.Output(pred), not {_kind(error.obj)}"
+        return f". A denoiser returns tinygen.nn.layers.Output(pred), not {_kind(error.obj)}"
     if isinstance(error, TypeError) and re.search(r"__call__\(\) missing .*'t'", str(error)):
         return ". The model is a denoiser, and this objective trains none"
     if isinstance(error, TypeError) and "__call__() " in str(error):

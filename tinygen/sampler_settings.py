@@ -9,7 +9,7 @@ from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
-from tinygen.objectives.samplers import SAMPLERS
+from tinygen.samplers.table import SAMPLERS
 from tinygen.trained import EVERYWHERE
 
 

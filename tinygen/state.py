@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from tinygen.models.layers import Buffer
+from tinygen.nn.layers import Buffer
 from tinygen.optim import Schedule
 from tinygen.rng import stream
 

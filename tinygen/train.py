@@ -40,9 +40,9 @@ from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.feed import bounded
-from tinygen.flops import flops, products_of
 from tinygen.guard import Guard, RollBack, Spikes
 from tinygen.loop import Loop, catch_up, onward
+from tinygen.nn.flops import flops, products_of
 from tinygen.preflight import preflight
 from tinygen.record import Record
 from tinygen.sample import make_preview

@@ -12,7 +12,7 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec, Field
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
-from tinygen.models import layers
+from tinygen.nn import layers
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_gpt_peer.py"
 PLAIN = dict(positions="learned", feed_forward="gelu", kv_heads=0, tied=True, qk_norm=False, dropout=0.0)  # what the peer is

@@ -195,7 +195,7 @@ def compiled(jitted: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
 
 
 def _operations(jitted: Any, *arguments: Any) -> int:
-    from tinygen.flops import flops, products
+    from tinygen.nn.flops import flops, products
 
     return flops(products(jitted, *arguments))
 

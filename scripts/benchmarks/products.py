@@ -27,7 +27,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
     import jax
     import jax.numpy as jnp
 
-    from tinygen.models.products import product
+    from tinygen.nn.matmul import product
 
     def one(operands: str, rows: int, inner: int, columns: int) -> dict[str, Any]:
         kind = jnp.dtype(operands)

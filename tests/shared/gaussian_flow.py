@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 from tinygen.objectives.flow import FlowMatching
 
 SHAPE = (2, 2, 1)

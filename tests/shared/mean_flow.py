@@ -2,7 +2,7 @@
 
 from gaussian_flow import SHAPE, M, S, column
 
-from tinygen.models.layers import Output
+from tinygen.nn.layers import Output
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 
 COMMON = dict(

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models.attention import Attention
 from tinygen.models.classifier import Block
-from tinygen.models.convolution import Convolution, GroupNorm
+from tinygen.nn.attention import Attention
+from tinygen.nn.convolution import Convolution, GroupNorm
 
 LOWEST, HIGHEST = -30.0, 20.0  # of ln σ², which is cut off there: σ from 3e-7 to 22,000
 

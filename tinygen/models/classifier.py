@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models.convolution import Convolution, GroupNorm
-from tinygen.models.layers import Linear, drop
+from tinygen.nn.convolution import Convolution, GroupNorm
+from tinygen.nn.layers import Linear, drop
 
 
 class Block(nnx.Module):

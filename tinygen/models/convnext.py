@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models import layers, stack
-from tinygen.models.conditioning import Conditioned, Scalars, span
-from tinygen.models.depthwise import Depthwise
-from tinygen.models.layers import Linear, Output
-from tinygen.models.products import narrow, wide
+from tinygen.nn import layers, stack
+from tinygen.nn.conditioning import Conditioned, Scalars, span
+from tinygen.nn.depthwise import Depthwise
+from tinygen.nn.layers import Linear, Output
+from tinygen.nn.matmul import narrow, wide
 
 
 class GRN(nnx.Module):

@@ -19,13 +19,13 @@ import numpy as np
 from flax import nnx
 
 from tinygen.errors import UserError, unknown
-from tinygen.models import experts as mixture
-from tinygen.models import layers, masking, rope, stack
-from tinygen.models.attention import Attention
-from tinygen.models.conditioning import Conditioned, Scalars, span
-from tinygen.models.experts import Experts
-from tinygen.models.layers import Linear, Output, SwiGLU
-from tinygen.models.text import TextEncoder, pooled
+from tinygen.nn import experts as mixture
+from tinygen.nn import layers, masking, rope, stack
+from tinygen.nn.attention import Attention
+from tinygen.nn.caption_encoder import TextEncoder, pooled
+from tinygen.nn.conditioning import Conditioned, Scalars, span
+from tinygen.nn.experts import Experts
+from tinygen.nn.layers import Linear, Output, SwiGLU
 
 POSITIONS = ("sincos", "rope")
 

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError, unknown
-from tinygen.models import causal, layers, rope, stack
-from tinygen.models.attention import LOWEST
-from tinygen.models.causal import Cache, CausalAttention
-from tinygen.models.layers import GELU, Embedding, LayerNorm, SwiGLU, drop
-from tinygen.models.products import product
+from tinygen.nn import causal_attention, layers, rope, stack
+from tinygen.nn.attention import LOWEST
+from tinygen.nn.causal_attention import Cache, CausalAttention
+from tinygen.nn.layers import GELU, Embedding, LayerNorm, SwiGLU, drop
+from tinygen.nn.matmul import product
 
 POSITIONS = ("rope", "learned")
 FEED_FORWARDS = ("swiglu", "gelu")
@@ -156,7 +156,7 @@ class MiniGPT(nnx.Module):
     def init_cache(self, batch: int) -> tuple[Cache, ...]:
         """The cache of `batch` rows before their first token, of `length` tokens."""
         dtype = jnp.bfloat16 if self.precision == "bfloat16_activations" else jnp.float32
-        return tuple(causal.empty(batch, self.length, self.groups, self.size, dtype) for _ in self.blocks)
+        return tuple(causal_attention.empty(batch, self.length, self.groups, self.size, dtype) for _ in self.blocks)
 
 
 def counted(length: int) -> jax.Array:

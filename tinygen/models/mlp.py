@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models.layers import Linear, drop, pin
+from tinygen.nn.layers import Linear, drop, pin
 
 
 class MLP(nnx.Module):

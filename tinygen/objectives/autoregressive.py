@@ -12,7 +12,7 @@ from flax import nnx
 
 from tinygen.errors import UserError
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
-from tinygen.objectives.generation import Generating
+from tinygen.samplers.text import Generating
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import guidance, samplers, time_grids
 from tinygen.objectives.flow import BINS, by_time, mean_over
-from tinygen.objectives.paths import Path, along
+from tinygen.samplers import guidance, table, time_grids
+from tinygen.samplers.paths import Path, along
 
 Cond = Mapping[str, jax.Array]
 
@@ -133,10 +133,10 @@ class AverageVelocity(guidance.Denoising):
 
         return self._integration(conditional).run(average, rng.normal(keys, self.shape), keys, self.grid(conditional=conditional))
 
-    def _integration(self, conditional: bool) -> samplers.Integration:
+    def _integration(self, conditional: bool) -> table.Integration:
         del conditional  # guidance takes no evaluations of its own
         shape = time_grids.Shape(self.t_mean, self.t_std, self.shift)
-        return samplers.Integration(
+        return table.Integration(
             sampler=self.sampler, path=Path(decay=1.0), times=lambda num: time_grids.times(self.time_grid, num, shape), nfe=self.nfe,
             cost=np.ones_like, price=1, tolerance=math.nan,
         )  # fmt: skip

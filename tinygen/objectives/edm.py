@@ -20,11 +20,11 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import guidance
 from tinygen.objectives.flow import by_time, mean_over
-from tinygen.objectives.guidance import Predict
-from tinygen.objectives.paths import Path, along
-from tinygen.objectives.samplers import Integration
+from tinygen.samplers import guidance
+from tinygen.samplers.guidance import Predict
+from tinygen.samplers.paths import Path, along
+from tinygen.samplers.table import Integration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

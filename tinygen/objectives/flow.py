@@ -16,9 +16,9 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives import guidance, time_grids
-from tinygen.objectives.paths import Path
-from tinygen.objectives.samplers import Integration
+from tinygen.samplers import guidance, time_grids
+from tinygen.samplers.paths import Path
+from tinygen.samplers.table import Integration
 
 BINS = 4  # of t, for the raw loss
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from tinygen.errors import UserError
 from tinygen.objectives import average_velocity
 from tinygen.objectives.average_velocity import AverageVelocity, Draw
-from tinygen.objectives.paths import along
+from tinygen.samplers.paths import along
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models.layers import Buffer
+from tinygen.nn.layers import Buffer
 from tinygen.scores import weights
 from tinygen.scores.bicubic import bicubic
 from tinygen.scores.network import Network

@@ -17,7 +17,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tinygen.errors import UserError, unknown
-from tinygen.models.layers import Buffer
+from tinygen.nn.layers import Buffer
 from tinygen.scores import resize
 from tinygen.scores.inception_blocks import HIGHEST, Convolution, MixedA, MixedB, MixedC, MixedD, MixedE, average, chain, maximum
 from tinygen.scores.network import Network

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.models.layers import Buffer
+from tinygen.nn.layers import Buffer
 
 HIGHEST = jax.lax.Precision.HIGHEST  # what GPUs and TPUs take instead of float32 moves the distance
 AROUND = ((0, 0), (1, 1), (1, 1), (0, 0))  # one pixel on all sides of [B, H, W, C]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.models.layers import pin, xavier_uniform
-from tinygen.models.products import narrow, product
+from tinygen.nn.layers import pin, xavier_uniform
+from tinygen.nn.matmul import narrow, product
 
 ROUNDING = 1e-9  # 0.29 · 100 is a little less than 29
 STATS = ("routing_entropy", "routing_served", "routing_least")

@@ -15,8 +15,8 @@ import numpy as np
 from flax import nnx
 
 from tinygen.errors import unknown
-from tinygen.models.layers import pin
-from tinygen.models.products import product, wide
+from tinygen.nn.layers import pin
+from tinygen.nn.matmul import product, wide
 
 METHODS = ("auto", "convolution", "products")
 TILE = {1: 64, 2: 16}  # places a side that one matrix takes, by the number of dimensions

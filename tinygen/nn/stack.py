@@ -9,7 +9,7 @@ from flax import nnx
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from tinygen.errors import UserError, unknown
-from tinygen.models.products import NAME
+from tinygen.nn.matmul import NAME
 
 # What the backward pass of a block computes again. Keyword arguments of jax.checkpoint. (XLA's CPU backend drops the barrier that
 # keeps it from being computed early: there memory is saved in a loop only.)

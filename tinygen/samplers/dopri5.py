@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen.objectives.paths import Field, Given, along
+from tinygen.samplers.paths import Field, Given, along
 
 TIMES = (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)  # of the stages, as shares of the way from t to s
 WEIGHTS = (  # of the slopes so far in each stage's x. The last is the step's end, and its slope the next step's first

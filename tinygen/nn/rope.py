@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen.models.layers import coordinates
-from tinygen.models.products import wide
+from tinygen.nn.layers import coordinates
+from tinygen.nn.matmul import wide
 
 LONGEST = 100.0  # radians a patch fall from 1 to nearly 1/100: for the tens of patches that an image has a side (Heo et al. 2024)
 LONGEST_LINE = 10_000.0  # and radians a token to nearly 1/10,000: for the hundreds that a text has

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.models.layers import Embedding, Linear, TimeEmbedding
+from tinygen.nn.layers import Embedding, Linear, TimeEmbedding
 
 
 class Scalars(nnx.Module):

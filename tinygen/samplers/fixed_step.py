@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygen import rng
-from tinygen.objectives.paths import Field, Given, Path
+from tinygen.samplers.paths import Field, Given, Path
 
 Step = Callable[[Field, jax.Array, jax.Array, jax.Array, Path], jax.Array]  # (field, x [B, ...], t, s: scalars, path) -> x at s
 Ended = tuple[jax.Array, None]

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen.flops import products
+from tinygen.nn.flops import products
 
 CACHE = 12 * 2**20  # bytes of the widest product's results, in float32, that are computed together
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygen.errors import UserError, unknown
-from tinygen.groups import in_groups
 from tinygen.media import Media
-from tinygen.objectives import samplers
-from tinygen.objectives.paths import along
+from tinygen.samplers import table
+from tinygen.samplers.cpu_groups import in_groups
+from tinygen.samplers.paths import along
 
 CONDITIONS = ("label", "text", "embed", "embed_mask")
 MAX_NFE = 10_000
@@ -36,7 +36,7 @@ class Denoising:
     sampler: str
     guidance: float
     _sample: Callable[..., tuple[jax.Array, jax.Array]]
-    _integration: Callable[[bool], samplers.Integration]
+    _integration: Callable[[bool], table.Integration]
 
     def counted(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> tuple[jax.Array, jax.Array]:
         """(samples [B, *shape], one a key, the network evaluations that each took, int32 [B]).
@@ -77,9 +77,9 @@ def check(cond_drop: float, sampler: str, nfe: int, guidance: float, learns: str
         raise UserError(f"guidance {guidance} must be a finite number; 1 is off")
     if nfe > MAX_NFE:
         raise UserError(f"nfe={nfe}: at most {MAX_NFE:,} network evaluations a sample; 50 are plenty")
-    if sampler not in samplers.SAMPLERS:
-        raise unknown("sampler", sampler, samplers.SAMPLERS)
-    if samplers.SAMPLERS[sampler].needs != learns:
+    if sampler not in table.SAMPLERS:
+        raise unknown("sampler", sampler, table.SAMPLERS)
+    if table.SAMPLERS[sampler].needs != learns:
         raise UserError(
             f"sampler {sampler} needs the velocity at an instant, and an average-velocity model gives the mean over a whole step, which a "
             "slope at both ends corrects wrongly: use sampler average"

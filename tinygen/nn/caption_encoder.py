@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.models.attention import Attention
-from tinygen.models.layers import Embedding, Linear, RMSNorm, SwiGLU, pin
+from tinygen.nn.attention import Attention
+from tinygen.nn.layers import Embedding, Linear, RMSNorm, SwiGLU, pin
 
 
 class TextBlock(nnx.Module):

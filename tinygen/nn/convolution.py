@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.models.layers import pin
-from tinygen.models.products import wide
+from tinygen.nn.layers import pin
+from tinygen.nn.matmul import wide
 
 
 class Convolution(nnx.Module):

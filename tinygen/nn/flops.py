@@ -76,7 +76,7 @@ def _of_dot(equation: core.JaxprEqn) -> Product:
 
 
 def _of_rounded(equation: core.JaxprEqn) -> Product:
-    """tinygen.models.products' own."""
+    """tinygen.nn.matmul' own."""
     *batch, rows, columns = _shape(equation.outvars[0])
     left = _shape(equation.invars[0])
     return Product(math.prod(batch), rows, math.prod(left[-2:]) // rows, columns)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from tinygen import rng
 from tinygen.errors import UserError
 from tinygen.media import PROMPT_ENDS, Media
-from tinygen.objectives import filters
+from tinygen.samplers import logits as filters
 
 SHOWN = 64  # tokens at most, of the prompts of previews
 MOST = 2**20  # new tokens; more is a slip

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen.objectives import steps
-from tinygen.objectives.adaptive import LEAST, STEP, dopri5
-from tinygen.objectives.paths import Field, Given, Path
+from tinygen.samplers import fixed_step
+from tinygen.samplers.dopri5 import LEAST, STEP, dopri5
+from tinygen.samplers.paths import Field, Given, Path
 
 
 class Sampler(NamedTuple):
@@ -42,15 +42,15 @@ def _middle(t: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 SAMPLERS = {
-    "euler": Sampler(steps.each(steps.euler), _first),  # order 1
-    "heun": Sampler(steps.each(steps.heun), _both),  # order 2
-    "midpoint": Sampler(steps.each(steps.midpoint), lambda t, s, path: [t, _middle(t, s)]),  # order 2
-    "rk4": Sampler(steps.each(steps.rk4), lambda t, s, path: [t, _middle(t, s), _middle(t, s), s]),  # order 4
-    "dpmpp_2m": Sampler(steps.dpmpp_2m, _first),  # order 2
-    "edm_heun": Sampler(steps.each(steps.edm_heun), lambda t, s, path: [t, s[(s > 0) & (path.alpha(t) > 0)]]),  # order 2
+    "euler": Sampler(fixed_step.each(fixed_step.euler), _first),  # order 1
+    "heun": Sampler(fixed_step.each(fixed_step.heun), _both),  # order 2
+    "midpoint": Sampler(fixed_step.each(fixed_step.midpoint), lambda t, s, path: [t, _middle(t, s)]),  # order 2
+    "rk4": Sampler(fixed_step.each(fixed_step.rk4), lambda t, s, path: [t, _middle(t, s), _middle(t, s), s]),  # order 4
+    "dpmpp_2m": Sampler(fixed_step.dpmpp_2m, _first),  # order 2
+    "edm_heun": Sampler(fixed_step.each(fixed_step.edm_heun), lambda t, s, path: [t, s[(s > 0) & (path.alpha(t) > 0)]]),  # order 2
     "dopri5": Sampler(dopri5, lambda t, s, path: [t] * LEAST, adaptive=True),  # order 5
-    "sde": Sampler(steps.sde, _first),  # stochastic
-    "average": Sampler(steps.each(steps.average), _first, needs="average"),  # exact, where the field is
+    "sde": Sampler(fixed_step.sde, _first),  # stochastic
+    "average": Sampler(fixed_step.each(fixed_step.average), _first, needs="average"),  # exact, where the field is
 }
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.models.products import narrow, product, wide
+from tinygen.nn.matmul import narrow, product, wide
 
 
 class Buffer(nnx.Variable):

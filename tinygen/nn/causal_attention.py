@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.models.attention import LOWEST, Attention, attention, check, platform
-from tinygen.models.layers import Linear, RMSNorm, pin
-from tinygen.models.products import narrow, product, wide
-from tinygen.models.rope import rotate
+from tinygen.nn.attention import LOWEST, Attention, attention, check, platform
+from tinygen.nn.layers import Linear, RMSNorm, pin
+from tinygen.nn.matmul import narrow, product, wide
+from tinygen.nn.rope import rotate
 
 NOWHERE = -1  # the position of a place in a cache that holds nothing
 

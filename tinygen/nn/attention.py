@@ -20,9 +20,9 @@ from flax import nnx
 from jax.extend.backend import get_backend
 
 from tinygen.errors import UserError, unknown
-from tinygen.models.layers import Linear, RMSNorm, pin
-from tinygen.models.products import narrow, product, wide
-from tinygen.models.rope import rotate
+from tinygen.nn.layers import Linear, RMSNorm, pin
+from tinygen.nn.matmul import narrow, product, wide
+from tinygen.nn.rope import rotate
 
 METHODS = ("auto", "plain", "blockwise", "cudnn")
 LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
