@@ -22,7 +22,7 @@ from flax import nnx
 from flax.traverse_util import unflatten_dict
 
 from tinygen.errors import UserError
-from tinygen.scores import inception
+from tinygen.evaluation.features import inception
 
 WORKER = Path(__file__).resolve().with_name("bench_features_peer.py")
 

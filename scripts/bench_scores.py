@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import scipy.linalg
 
-from tinygen.scores.feature_file import FeatureFile
-from tinygen.scores.frechet import frechet_distance
-from tinygen.scores.moments import moments_of
+from tinygen.evaluation.features.feature_file import FeatureFile
+from tinygen.evaluation.metrics.frechet import frechet_distance
+from tinygen.evaluation.metrics.moments import moments_of
 
 ROWS = 3000  # that a covariance is taken of
 WRITTEN = 1000  # rows at once

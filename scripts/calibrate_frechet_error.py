@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinygen.scores.frechet import distance_from
-from tinygen.scores.frechet_error import standard_error
-from tinygen.scores.moments import moments_of
+from tinygen.evaluation.metrics.frechet import distance_from
+from tinygen.evaluation.metrics.frechet_error import standard_error
+from tinygen.evaluation.metrics.moments import moments_of
 
 
 class Case(NamedTuple):

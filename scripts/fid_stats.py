@@ -11,11 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from tinygen import heap, networks, runtime
+from tinygen import heap, runtime
 from tinygen.errors import UserError
-from tinygen.scoring.collecting import collected
-from tinygen.scoring.extraction import extractor
-from tinygen.scoring.references import find, write_statistics
+from tinygen.evaluation.features import load
+from tinygen.evaluation.features.collecting import collected
+from tinygen.evaluation.features.extraction import extractor
+from tinygen.evaluation.references import find, write_statistics
 from tinygen.sharding import Layout, make_mesh
 from tinygen.trained import EVERYWHERE
 
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if not arguments.out.absolute().parent.is_dir():
             raise UserError(f"--out={arguments.out}: there is no folder {arguments.out.absolute().parent}")
-        network = networks.load(arguments.features, preset=arguments.preset, weights=arguments.weights)
+        network = load.load(arguments.features, preset=arguments.preset, weights=arguments.weights)
         found = find(str(Path(arguments.ref).expanduser()), lambda: network, None)
         if found.pictures is None:
             raise UserError(f"--ref={arguments.ref} holds statistics already")

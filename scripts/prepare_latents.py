@@ -32,18 +32,19 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import autoencoders, build, checkpoint, heap, runtime
-from tinygen.autoencoders import Autoencoder
+from tinygen import build, checkpoint, heap, runtime
 from tinygen.cli import main as cli
 from tinygen.config import Config
 from tinygen.data import latents, pixels
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.provenance import Latents, Moments
-from tinygen.decoding import at_once, in_batches
 from tinygen.errors import UserError
 from tinygen.footprint import si
 from tinygen.limits import free_bytes
+from tinygen.pretrained import autoencoder as autoencoders
+from tinygen.pretrained.autoencoder import Autoencoder
+from tinygen.pretrained.latents import at_once, in_batches
 
 GAP = 2**20  # bytes that are left free on the disk
 Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -25,7 +25,7 @@ import numpy as np
 from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import build, text_encoder
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.config import Config
@@ -37,7 +37,8 @@ from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
 from tinygen.errors import UserError
 from tinygen.footprint import si
 from tinygen.limits import free_bytes
-from tinygen.text_encoder import Encoder
+from tinygen.pretrained import text_encoder
+from tinygen.pretrained.text_encoder import Encoder
 
 LENGTH = 77  # tokens of a caption: CLIP's own
 GAP = 2**20  # bytes that are left free on the disk

@@ -116,9 +116,9 @@ def compare(arguments: argparse.Namespace) -> None:
     sys.path.insert(0, str(GOLDEN.parents[1]))
     import jax
 
-    from tinygen import autoencoders
+    from tinygen.pretrained import autoencoder
 
-    ours = autoencoders.load(str(arguments.folder / FILE), "FOLDER")
+    ours = autoencoder.load(str(arguments.folder / FILE), "FOLDER")
     x, z = inputs(PUBLIC)
     got: dict[str, Any] = dict(zip(("mean", "deviation"), jax.jit(ours.encode)(ours.variables, x), strict=True))
     got["decoded"] = jax.jit(ours.decode)(ours.variables, z)

@@ -165,7 +165,7 @@ def compare(arguments: argparse.Namespace) -> None:
     sys.path.insert(0, str(GOLDEN.parents[1]))
     import jax
 
-    from tinygen.scores import inception
+    from tinygen.evaluation.features import inception
 
     with np.load(arguments.file) as file:
         recorded = dict(file)

@@ -41,9 +41,9 @@ from rich.progress import track
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.errors import UserError
-from tinygen.scores.efflite import efflite0
-from tinygen.scores.frechet import distance_from
-from tinygen.scores.moments import moments_of
+from tinygen.evaluation.features.efflite import efflite0
+from tinygen.evaluation.metrics.frechet import distance_from
+from tinygen.evaluation.metrics.moments import moments_of
 
 BLUR = (0.5, 1.0, 2.0)  # standard deviation, pixels
 NOISE = (8, 24, 72)  # standard deviation, levels of 255

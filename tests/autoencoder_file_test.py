@@ -13,9 +13,9 @@ import record_autoencoder_goldens as recording
 import safetensors.flax
 import safetensors.numpy
 
-from tinygen import autoencoder_file, autoencoders
-from tinygen.autoencoder_file import from_file, named, public_name
 from tinygen.errors import UserError
+from tinygen.pretrained import autoencoder, stable_diffusion_vae
+from tinygen.pretrained.stable_diffusion_vae import from_file, named, public_name
 
 GOLDEN = Path(__file__).parent / "golden"
 TENSORS = json.loads((GOLDEN / "autoencoder_tensors.json").read_text())
@@ -67,7 +67,7 @@ def renamed(arrays, pairs):
 
 
 def test_latents_and_pictures_are_those_of_diffusers(arrays, write):
-    ours = autoencoders.load(write(arrays), "--vae")
+    ours = autoencoder.load(write(arrays), "--vae")
     x, z = recording.inputs(recording.SMALL)
     got = dict(zip(("mean", "deviation"), jax.jit(ours.encode)(ours.variables, x), strict=True))
     got["decoded"] = jax.jit(ours.decode)(ours.variables, z)
@@ -79,7 +79,7 @@ def test_latents_and_pictures_are_those_of_diffusers(arrays, write):
 
 def test_what_is_told_of_a_file(arrays, write):
     path = write(arrays)
-    ours = autoencoders.load(path, "--vae")
+    ours = autoencoder.load(path, "--vae")
     assert (ours.name, ours.sha256) == ("vae.safetensors", hashlib.sha256(Path(path).read_bytes()).hexdigest())
     assert (ours.factor, ours.channels, ours.image_channels) == (4, 3, 3)
 
@@ -88,12 +88,12 @@ def test_every_tensor_of_stable_diffusion_s_autoencoder_has_its_place_and_no_pla
     shapes = {name: tuple(shape) for name, shape in TENSORS["public"].items()}
     assert sum(map(np.prod, shapes.values())) == 83_653_863
     assert named(shapes) == {name: name for name in shapes}
-    sizes = autoencoder_file.sizes_of(shapes)
+    sizes = stable_diffusion_vae.sizes_of(shapes)
     assert sizes == dict(shape=(8, 8, 3), widths=(128, 256, 512, 512), depth=2, latent=4, groups=32)
-    wanted = {public_name(path): leaf.shape for path, leaf in autoencoder_file.flat(autoencoder_file.abstract(sizes)).items()}
+    wanted = {public_name(path): leaf.shape for path, leaf in stable_diffusion_vae.flat(stable_diffusion_vae.abstract(sizes)).items()}
     assert shapes.keys() == wanted.keys()
     for name, shape in shapes.items():
-        laid_out = autoencoder_file.matrix(np.broadcast_to(np.float32(0), shape), len(wanted[name]))  # of four bytes
+        laid_out = stable_diffusion_vae.matrix(np.broadcast_to(np.float32(0), shape), len(wanted[name]))  # of four bytes
         assert laid_out.shape == wanted[name], name
 
 
@@ -113,7 +113,7 @@ def test_older_names_and_layouts_and_the_authors_own_mean_the_same(arrays):
 def test_half_precision_is_read_as_float32(arrays, dtype, tmp_path):
     path = str(tmp_path / "half.safetensors")
     safetensors.flax.save_file({name: jax.numpy.asarray(array, dtype) for name, array in arrays.items()}, path)
-    half = autoencoders.load(path, "--vae").variables["params"]
+    half = autoencoder.load(path, "--vae").variables["params"]
     _, exact = from_file({name: array.astype(dtype).astype(np.float32) for name, array in arrays.items()})
     jax.tree.map(np.testing.assert_array_equal, half, exact)
     assert {leaf.dtype for leaf in jax.tree.leaves(half)} == {np.dtype("float32")}
@@ -151,20 +151,20 @@ def changed(name, *shape, number=0.0, dtype=np.float32):
 def test_a_file_that_is_no_such_autoencoder_is_refused_with_the_first_tensors_that_are_wrong(arrays, write, change, said):
     path = write(change(arrays))
     with pytest.raises(UserError, match=said) as caught:
-        autoencoders.load(path, "--vae")
+        autoencoder.load(path, "--vae")
     assert str(caught.value).startswith(f"--vae={path}: no autoencoder of latent diffusion")
     assert "\n" not in str(caught.value)
 
 
 def test_an_image_whose_sides_the_factor_does_not_divide_is_refused(arrays, write):
-    ours = autoencoders.load(write(arrays), "--vae")
+    ours = autoencoder.load(write(arrays), "--vae")
     with pytest.raises(UserError, match=r"images of 32x30: an autoencoder of 4 pixels a latent's side takes multiples of 4"):
         jax.eval_shape(ours.encode, ours.variables, np.zeros((1, 32, 30, 3), np.float32))
 
 
 def test_a_place_where_nothing_is_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"--vae=.*nothing: there is no such file or folder"):
-        autoencoders.load(str(tmp_path / "nothing"), "--vae")
+        autoencoder.load(str(tmp_path / "nothing"), "--vae")
     (tmp_path / "text.safetensors").write_text("no weights")
     with pytest.raises(UserError, match=r"text.safetensors: torn, or none of"):
-        autoencoders.load(str(tmp_path / "text.safetensors"), "--vae")
+        autoencoder.load(str(tmp_path / "text.safetensors"), "--vae")

@@ -11,7 +11,7 @@ from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
-from tinygen.prompts import told
+from tinygen.sampling.conditions import told
 
 
 @dataclasses.dataclass(frozen=True)

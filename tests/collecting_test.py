@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scoring import collecting, extraction
-from tinygen.scoring.collecting import Unwanted, collected, forget
-from tinygen.scoring.extraction import extractor
-from tinygen.scoring.pictures import Pictures
+from tinygen.evaluation.features import collecting, extraction
+from tinygen.evaluation.features.collecting import Unwanted, collected, forget
+from tinygen.evaluation.features.extraction import extractor
+from tinygen.evaluation.images import Pictures
 from tinygen.sharding import Layout, make_mesh
 
 NUM = 40

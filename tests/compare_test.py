@@ -7,7 +7,7 @@ import pytest
 
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
-from tinygen.scoring.compare import main
+from tinygen.evaluation.compare import main
 
 PROTOCOL = {"features": "inception", "num": 50000, "nfe": 25, "guidance": 1.5, "reference": "abc"}
 LINE = {"checkpoint": "runs/a", "step": 100, "seed": 0, "time": "2026-01-01T00:00:00", "fid": 4.0, "fid_stderr": 0.3, "kid": 0.01}

@@ -29,10 +29,10 @@ from tinygen.cli import main as cli
 from tinygen.config import schema as keys
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.evaluation.features.bicubic import bicubic
+from tinygen.evaluation.features.network import Network
 from tinygen.media import Media
 from tinygen.nn.layers import Linear
-from tinygen.scores.bicubic import bicubic
-from tinygen.scores.network import Network
 from tinygen.sharding import make_mesh, path_name
 from tinygen.state import init_state
 

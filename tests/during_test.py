@@ -11,8 +11,9 @@ from etils import epath
 from tinygen import check, checkpoint, eval_fid, guard, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
-from tinygen.scoring import during, extraction, scores
-from tinygen.scoring.during import check_scoring, scored_network
+from tinygen.evaluation import during_training, scores
+from tinygen.evaluation.during_training import check_scoring, scored_network
+from tinygen.evaluation.features import extraction
 
 FD, KD = "eval_ema_fd_toy", "eval_ema_kd_toy"
 
@@ -100,14 +101,14 @@ def test_stopping_and_resuming_changes_no_score(straight, scored, tmp_path, monk
 def test_a_signal_while_samples_are_scored_leaves_at_once_and_the_scores_are_made_up_for(
     straight, scored, tmp_path, monkeypatch, metrics_of
 ):
-    extract = during.extract
+    extract = during_training.extract
 
     def signalled(reads, using, unwanted):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from extract(reads, using, unwanted)
 
     with monkeypatch.context() as patch:
-        patch.setattr(during, "extract", signalled)
+        patch.setattr(during_training, "extract", signalled)
         assert train.main(scored(EVALUATION), str(tmp_path / "run")) == 143
     assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [4]
     assert scores_of(metrics_of(tmp_path / "run")) == {}
@@ -118,7 +119,7 @@ def ranked(monkeypatch, values, sign=1):
     """Scores of the next runs are these numbers, in turn."""
     numbers = iter(values)
     score = scores.DURING["fd"]._replace(compute=lambda *_: {"fd_toy": next(numbers)}, sign=sign)
-    monkeypatch.setattr(during, "DURING", {"fd": score})
+    monkeypatch.setattr(during_training, "DURING", {"fd": score})
 
 
 @pytest.mark.slow
@@ -233,6 +234,6 @@ def test_scores_for_whose_features_there_is_no_room_are_told_of_and_end_no_run(s
 
 
 def test_scores_by_other_rules_are_none_to_compare_with(scored):
-    assert during.by(scored()) == during.by(scored(dict(every=2, best=False)))
-    assert during.by(scored()) != during.by(scored(dict(num=25)))
-    assert during.by(scored()) != during.by(config_lib.change(scored(), dict(objective=dict(nfe=8))))
+    assert during_training.by(scored()) == during_training.by(scored(dict(every=2, best=False)))
+    assert during_training.by(scored()) != during_training.by(scored(dict(num=25)))
+    assert during_training.by(scored()) != during_training.by(config_lib.change(scored(), dict(objective=dict(nfe=8))))

@@ -8,8 +8,8 @@ import record_efflite_goldens
 from PIL import Image
 
 from tinygen.errors import UserError
-from tinygen.scores import efflite
-from tinygen.scores.bicubic import bicubic
+from tinygen.evaluation.features import efflite
+from tinygen.evaluation.features.bicubic import bicubic
 
 TESTS = Path(__file__).parent
 

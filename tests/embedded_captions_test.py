@@ -13,12 +13,12 @@ import told
 import told_folder
 
 from tinygen import config as config_lib
-from tinygen import text_encoder
 from tinygen.data.captions import captioned
 from tinygen.data.codec import Codec
 from tinygen.data.embedded_captions import SPREAD, carried_over, embedded, spread
 from tinygen.data.embeddings import Embedded, Rows
 from tinygen.errors import UserError
+from tinygen.pretrained import text_encoder
 
 TEXT = Embedded(encoder="/encoder", sha256="e" * 64, length=8, features=told.FEATURES)
 

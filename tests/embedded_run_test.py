@@ -9,13 +9,14 @@ import pytest
 import told
 import told_folder
 
-from tinygen import build, checkpoint, sample, stages, text_encoder, train, trained
+from tinygen import build, checkpoint, sample, stages, train, trained
 from tinygen import config as config_lib
 from tinygen.config import schema
 from tinygen.errors import UserError
-from tinygen.prompts import told as told_by
-from tinygen.sampler_settings import configured
-from tinygen.scoring import generated
+from tinygen.evaluation import generated
+from tinygen.pretrained import text_encoder
+from tinygen.sampling.conditions import told as told_by
+from tinygen.sampling.settings import configured
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tinygen import networks
 from tinygen.errors import UserError
-from tinygen.scoring import extraction
-from tinygen.scoring.extraction import extract, extractor
+from tinygen.evaluation.features import extraction, load
+from tinygen.evaluation.features.extraction import extract, extractor
 from tinygen.sharding import Layout, make_mesh
 
 SIZES = np.random.default_rng(0).integers(1, 12, (41, 2))
@@ -61,7 +60,7 @@ def test_devices_that_get_as_many_pictures_as_one_give_the_same_bits(taken, devi
 
 
 def test_a_classifier_s_features_differ_by_rounding_at_most_on_one_two_and_eight_devices(taken, classifier):
-    network = networks.of_run(str(classifier))
+    network = load.of_run(str(classifier))
     images = IMAGES[:12]
     one = taken(4, 1, network, images)[0]["features"]
     assert one.std(0).min() > 0

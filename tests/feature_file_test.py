@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores.feature_file import FeatureFile
+from tinygen.evaluation.features.feature_file import FeatureFile
 
 DIM = 5
 ROWS = np.random.default_rng(0).normal(size=(40, DIM)).astype(np.float32)
@@ -73,7 +73,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from tinygen.scores.feature_file import FeatureFile
+from tinygen.evaluation.features.feature_file import FeatureFile
 file = FeatureFile(Path(sys.argv[1]), 300, "p")
 start = file.rows
 print("begun", flush=True)

@@ -6,10 +6,10 @@ import scipy.stats
 from calibrate_frechet_error import Case, measured
 
 from tinygen.errors import UserError
-from tinygen.scores import frechet_error
-from tinygen.scores.frechet import distance_from
-from tinygen.scores.frechet_error import enough, influence, standard_error
-from tinygen.scores.moments import moments_of
+from tinygen.evaluation.metrics import frechet_error
+from tinygen.evaluation.metrics.frechet import distance_from
+from tinygen.evaluation.metrics.frechet_error import enough, influence, standard_error
+from tinygen.evaluation.metrics.moments import moments_of
 
 DIM = 6
 RNG = np.random.default_rng(0)

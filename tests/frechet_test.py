@@ -3,9 +3,9 @@ import pytest
 import scipy.linalg
 
 from tinygen.errors import UserError
-from tinygen.scores import frechet
-from tinygen.scores.frechet import distance_from, extrapolated, frechet_distance, too_few
-from tinygen.scores.moments import moments_of
+from tinygen.evaluation.metrics import frechet
+from tinygen.evaluation.metrics.frechet import distance_from, extrapolated, frechet_distance, too_few
+from tinygen.evaluation.metrics.moments import moments_of
 
 RNG = np.random.default_rng(0)
 DIM = 12

@@ -10,9 +10,9 @@ from tinygen import build, checkpoint, sample, trained
 from tinygen.data.base import ArrayExamples
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
-from tinygen.sampler_settings import configured
-from tinygen.scoring import generated
-from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
+from tinygen.evaluation import generated
+from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model
+from tinygen.sampling.settings import configured
 
 SPEC = {"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0), "label": Field(shape=(), dtype="int32", low=0, high=2)}
 CODEC = Codec(kind="image", spec=SPEC, labels=("cat", "dog", "owl"))

@@ -7,7 +7,7 @@ from PIL import Image
 
 from tinygen import media
 from tinygen.errors import UserError
-from tinygen.scoring.grid import combinations, parse, plot, table
+from tinygen.evaluation.grid import combinations, parse, plot, table
 
 POINTS = {"guidance": [1.0, 1.5, 2.0], "nfe": [4, 25]}
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores.inception_score import inception_score
+from tinygen.evaluation.metrics.inception_score import inception_score
 
 
 def one_hot(labels, sure=50.0):

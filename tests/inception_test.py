@@ -7,8 +7,8 @@ import pytest
 import record_fid_goldens
 
 from tinygen.errors import UserError
-from tinygen.scores import inception
-from tinygen.scores import inception_blocks as blocks
+from tinygen.evaluation.features import inception
+from tinygen.evaluation.features import inception_blocks as blocks
 
 ROOT = Path(__file__).parents[1]
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores.kid import draw_subsets, kid, mmd2, subset_size
+from tinygen.evaluation.metrics.kid import draw_subsets, kid, mmd2, subset_size
 
 
 def features(num, dim=8, seed=0, shift=0.0):

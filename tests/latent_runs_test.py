@@ -10,22 +10,23 @@ import patch_autoencoder
 import pytest
 from PIL import Image
 
-from tinygen import autoencoders, build, check, decoding, eval_fid, media, networks, sample, train, trained
+from tinygen import build, check, eval_fid, media, sample, train, trained
 from tinygen import config as config_lib
 from tinygen.checkpoint import find
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
-from tinygen.sampler_settings import configured
-from tinygen.scoring import extraction
-from tinygen.scoring.pictures import of_split
-from tinygen.scoring.references import originals
+from tinygen.evaluation.features import extraction, load
+from tinygen.evaluation.images import of_split
+from tinygen.evaluation.references import originals
+from tinygen.pretrained import autoencoder, latents
+from tinygen.sampling.settings import configured
 
 
 @pytest.fixture(scope="module", autouse=True)
 def stand_in():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autoencoders, "load", patch_autoencoder.load)
+        patch.setattr(autoencoder, "load", patch_autoencoder.load)
         yield
 
 
@@ -105,7 +106,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
     x = sample.draw(trained.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)
     here = drawn(tmp_path / "here")
-    np.testing.assert_array_equal(here, decoding.pictures(saved.codec, x))
+    np.testing.assert_array_equal(here, latents.pictures(saved.codec, x))
     moved = shutil.copy(saved.codec.latents.source, tmp_path / "moved")
     np.testing.assert_array_equal(drawn(tmp_path / "there", autoencoder=str(moved)), here)
 
@@ -123,7 +124,7 @@ def test_latents_are_drawn_in_one_step_of_an_average_velocity(small, tmp_path):
 def test_another_autoencoder_is_refused_with_both_names_before_any_work(small, finished_latents, tmp_path, capsys):
     (tmp_path / "other").write_text("another autoencoder")
     right, wrong = (
-        autoencoders.load(str(path), "").sha256[:16] for path in (find(finished_latents).codec.latents.source, tmp_path / "other")
+        autoencoder.load(str(path), "").sha256[:16] for path in (find(finished_latents).codec.latents.source, tmp_path / "other")
     )
     told = rf"other is not the autoencoder that made these latents: other, sha256 {wrong}, in place of patches, {right}"
     with pytest.raises(UserError, match=told):
@@ -199,18 +200,18 @@ def test_latents_are_no_pictures_to_compare_with_and_no_network_for_features(sma
         of_split(build.data_source(small()), "train", "--ref")
     saved = find(finished_latents)
     classifying = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(objective=dict(name="classification"))))
-    monkeypatch.setattr(networks.checkpoint, "find", lambda *_, **__: classifying)
+    monkeypatch.setattr(load.checkpoint, "find", lambda *_, **__: classifying)
     with pytest.raises(UserError, match="on latent data"):
-        networks.of_run(str(finished_latents))
+        load.of_run(str(finished_latents))
 
 
 def test_decoding_works_inside_a_mesh_of_several_devices(small):
     config = small(mesh=dict(data=4, fsdp=2))
     source = build.data_source(config)
     x = source.splits["train"].take(np.arange(5))["x"]
-    alone = decoding.images(source.codec, x)
+    alone = latents.images(source.codec, x)
     with jax.set_mesh(build.parts(config, source.codec).layout.mesh):
-        np.testing.assert_array_equal(decoding.images(source.codec, x), alone)
+        np.testing.assert_array_equal(latents.images(source.codec, x), alone)
 
 
 def test_a_codec_keeps_its_latents_provenance(small):
@@ -223,7 +224,7 @@ def test_a_codec_of_before_there_were_latents_is_one_of_pixels():
     tree = json.loads(json.dumps(codec.to_json()))
     del tree["latents"]
     assert Codec.from_json(tree) == codec
-    np.testing.assert_array_equal(decoding.pictures(codec, np.zeros((1, 4, 4, 1))), codec.decode(np.zeros((1, 4, 4, 1))))
+    np.testing.assert_array_equal(latents.pictures(codec, np.zeros((1, 4, 4, 1))), codec.decode(np.zeros((1, 4, 4, 1))))
 
 
 SPOILT = {

@@ -13,8 +13,8 @@ from patch_autoencoder import read, source_of
 from tinygen.data import latents
 from tinygen.data.base import check_batch
 from tinygen.data.provenance import Moments
-from tinygen.decoding import in_batches
 from tinygen.errors import UserError
+from tinygen.pretrained.latents import in_batches
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores.moments import BLOCK, Moments, moments_of
+from tinygen.evaluation.metrics.moments import BLOCK, Moments, moments_of
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from tinygen.errors import UserError
-from tinygen.scores.neighbours import ROWS, density_coverage, precision_recall
+from tinygen.evaluation.metrics.neighbours import ROWS, density_coverage, precision_recall
 
 RNG = np.random.default_rng(0)
 

@@ -5,9 +5,10 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, checkpoint, networks, train
+from tinygen import build, checkpoint, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
+from tinygen.evaluation.features import load as networks
 from tinygen.state import merge
 from tinygen.trained import digest, load
 

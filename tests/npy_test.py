@@ -11,9 +11,9 @@ import pytest
 
 from tinygen import npy
 from tinygen.errors import UserError
-from tinygen.scores import weights
-from tinygen.scoring.pictures import of_npz
-from tinygen.scoring.references import find
+from tinygen.evaluation.images import of_npz
+from tinygen.evaluation.references import find
+from tinygen.pretrained import weights
 
 
 def packed(shape, dtype="<f8", size=0):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scoring.pictures import of_npz
+from tinygen.evaluation.images import of_npz
 
 NUMBERS = np.random.default_rng(0)
 

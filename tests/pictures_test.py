@@ -7,8 +7,8 @@ from PIL import Image
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.errors import UserError
-from tinygen.scoring import pictures as module
-from tinygen.scoring.pictures import of_folder, of_split
+from tinygen.evaluation import images as module
+from tinygen.evaluation.images import of_folder, of_split
 
 NUMBERS = np.random.default_rng(0)
 

@@ -10,9 +10,9 @@ import pytest
 from patch_autoencoder import source_of
 from PIL import Image
 
-from tinygen import autoencoders
 from tinygen.data import latents
 from tinygen.errors import UserError
+from tinygen.pretrained import autoencoder
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def prepare(made, monkeypatch):
     """prepare(out, *words): the exit status of another call."""
-    monkeypatch.setattr(autoencoders, "load", patch_autoencoder.load)
+    monkeypatch.setattr(autoencoder, "load", patch_autoencoder.load)
     return lambda out, *more, variant="": prepare_latents.main([*patch_autoencoder.words(made.place, variant), f"--out={out}", *more])
 
 

@@ -7,10 +7,10 @@ import prepare_text
 import pytest
 import told
 
-from tinygen import text_encoder
 from tinygen.config import schema
 from tinygen.data.embeddings import Prepared
 from tinygen.errors import UserError
+from tinygen.pretrained import text_encoder
 
 RECIPE = """
 from tinygen.config import base

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import build, checkpoint, prompts, train
+from tinygen import build, checkpoint, train
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
-from tinygen.scoring.generated import conditions
+from tinygen.evaluation.generated import conditions
+from tinygen.sampling import conditions as prompts
 
 pytestmark = pytest.mark.slow
 

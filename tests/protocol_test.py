@@ -1,6 +1,6 @@
 """What makes two scores comparable."""
 
-from tinygen.scores.protocol import fingerprint, unlike
+from tinygen.evaluation.metrics.protocol import fingerprint, unlike
 
 PROTOCOL = {"features": "toy", "nfe": 25, "guidance": 1.5, "guidance_interval": [0.0, 1.0], "ema": True, "sampler": None}
 

@@ -8,10 +8,11 @@ from flax import nnx
 from jax.test_util import check_grads
 from scipy import integrate, stats
 
-from tinygen import autoencoders, build, checkpoint, sample, train
+from tinygen import build, checkpoint, sample, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.autoencoder import Reconstruction, divergence, psnr
+from tinygen.pretrained import autoencoder
 from tinygen.state import merge
 from tinygen.trained import load
 
@@ -131,7 +132,7 @@ def test_a_small_network_learns_to_give_digits_back(trained, metrics_of):
 
 @pytest.mark.slow
 def test_a_run_is_an_autoencoder_of_its_averaged_weights(trained):
-    ours = autoencoders.load(str(trained), "--vae")
+    ours = autoencoder.load(str(trained), "--vae")
     assert (ours.name, ours.factor, ours.channels, ours.image_channels) == ("my_latents", 2, 2, 1)
     saved = checkpoint.find(trained)
     parts = build.parts(saved.config, saved.codec)
@@ -145,16 +146,16 @@ def test_a_run_is_an_autoencoder_of_its_averaged_weights(trained):
 
 @pytest.mark.slow
 def test_its_sum_is_that_of_its_weights(trained):
-    ours, again = (autoencoders.load(str(place), "--vae") for place in (trained, trained / "checkpoints" / "60"))
+    ours, again = (autoencoder.load(str(place), "--vae") for place in (trained, trained / "checkpoints" / "60"))
     assert len(ours.sha256) == 64
     assert ours.sha256 == again.sha256
 
 
 def test_a_run_of_another_objective_is_refused(classifier, tmp_path):
     with pytest.raises(UserError, match=r"--vae=.*objective 'classification' has no latents\.\n.*--config=autoencoder_avatars"):
-        autoencoders.load(str(classifier), "--vae")
+        autoencoder.load(str(classifier), "--vae")
     with pytest.raises(UserError, match=r"--vae=.*no checkpoint there"):
-        autoencoders.load(str(tmp_path), "--vae")
+        autoencoder.load(str(tmp_path), "--vae")
 
 
 @pytest.mark.slow

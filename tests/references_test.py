@@ -11,8 +11,8 @@ from PIL import Image
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.errors import UserError
-from tinygen.scoring.references import find, statistics, write_statistics
-from tinygen.scoring.scores import side_of
+from tinygen.evaluation.references import find, statistics, write_statistics
+from tinygen.evaluation.scores import side_of
 
 ROWS = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
 MEAN, COVARIANCE = ROWS.mean(0), np.cov(ROWS.astype(float), rowvar=False)

@@ -5,7 +5,7 @@ import pytest
 import record_fid_goldens
 from PIL import Image
 
-from tinygen.scores import resize
+from tinygen.evaluation.features import resize
 
 ROOT = Path(__file__).parents[1]
 TOLERANCE = {"adm": 0, "clean": 0, "pytorch-fid": 1e-6}

@@ -8,7 +8,7 @@ import told
 from etils import epath
 from PIL import Image
 
-from tinygen import config, same_data, text_encoder, train
+from tinygen import config, same_data, train
 from tinygen.data import contents, images, naming
 from tinygen.data.captions import captioned
 from tinygen.data.contents import Contents
@@ -16,6 +16,7 @@ from tinygen.data.embedded_captions import embedded
 from tinygen.data.folder import folder
 from tinygen.data.text import text
 from tinygen.errors import UserError
+from tinygen.pretrained import text_encoder
 from tinygen.workdir.files import folder as opened
 
 FOLDER, TEXT = (

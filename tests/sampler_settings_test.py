@@ -10,9 +10,9 @@ from tinygen import config as config_lib
 from tinygen.cli import flags as options
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
-from tinygen.sampler_settings import configured, spent, stepping
 from tinygen.samplers.table import SAMPLERS
 from tinygen.samplers.time_grids import GRIDS
+from tinygen.sampling.settings import configured, spent, stepping
 
 PICTURE = Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)
 PLAIN = Codec(kind="image", spec={"x": PICTURE})

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import record_score_goldens
 
-from tinygen.scores.frechet import frechet_distance
-from tinygen.scores.inception_score import inception_score
-from tinygen.scores.kid import draw_subsets, kid
-from tinygen.scores.moments import moments_of
-from tinygen.scores.neighbours import precision_recall
+from tinygen.evaluation.metrics.frechet import frechet_distance
+from tinygen.evaluation.metrics.inception_score import inception_score
+from tinygen.evaluation.metrics.kid import draw_subsets, kid
+from tinygen.evaluation.metrics.moments import moments_of
+from tinygen.evaluation.metrics.neighbours import precision_recall
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "scores.json").read_text())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores import frechet, frechet_error, neighbours
-from tinygen.scoring import scores
-from tinygen.scoring.scores import DURING, SCORES, Side, chosen, named, note, rules, shortage, side_of
+from tinygen.evaluation import scores
+from tinygen.evaluation.metrics import frechet, frechet_error, neighbours
+from tinygen.evaluation.scores import DURING, SCORES, Side, chosen, named, note, rules, shortage, side_of
 
 NUMBERS = np.random.default_rng(0)
 REFERENCE = NUMBERS.normal(size=(400, 8)).astype(np.float32)

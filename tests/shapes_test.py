@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import networks
 from tinygen.cli import main as cli
+from tinygen.evaluation.features import load
 
 HEIGHT, WIDTH, NUM = 5, 11, 24
 
@@ -25,7 +25,7 @@ def photos(tmp_path, monkeypatch):
 
 
 def test_pictures_that_are_not_square_are_trained_on_drawn_scored_and_reported(photos, tmp_path, monkeypatch, toy_network):
-    monkeypatch.setattr(networks, "load", lambda *_, **options: toy_network())
+    monkeypatch.setattr(load, "load", lambda *_, **options: toy_network())
     recipe, run, drawn = tmp_path / "mine.py", tmp_path / "run", tmp_path / "drawn"
     recipe.write_text(
         "from tinygen.config import base\n\n"

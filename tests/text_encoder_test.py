@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from tinygen import text_encoder
 from tinygen.errors import UserError
+from tinygen.pretrained import text_encoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinygen.errors import UserError
-from tinygen.scores import weights
+from tinygen.pretrained import weights
 
 
 @pytest.fixture

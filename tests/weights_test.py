@@ -16,7 +16,7 @@ import safetensors.numpy
 from confinement import confined
 
 from tinygen.errors import UserError
-from tinygen.scores import weights
+from tinygen.pretrained import weights
 
 KINDS = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage", "float64": "DoubleStorage", "bool": "BoolStorage"}
 

@@ -17,8 +17,8 @@ from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.sampling.text import Growing
 from tinygen.terminal import printable
-from tinygen.writing import Growing
 
 BYTES = Vocabulary(kind="bytes")
 CONTEXT = 16

@@ -21,6 +21,7 @@ from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
+from tinygen.evaluation.during_training import make_scoring
 from tinygen.feed import bounded, calls, device_calls
 from tinygen.footprint import bytes_held, placed, si
 from tinygen.forecast import Times, forecast
@@ -30,7 +31,6 @@ from tinygen.preflight import abstract_state, check_disk, check_memory
 from tinygen.record import Record
 from tinygen.runtime import StopSignal
 from tinygen.saves import Saves
-from tinygen.scoring.during import make_scoring
 from tinygen.scratch import beside
 from tinygen.state import TrainState, init_state
 from tinygen.terminal import printable

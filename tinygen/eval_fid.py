@@ -11,22 +11,23 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, networks, processes, same_data, sample, seals, trained
+from tinygen import build, checkpoint, processes, same_data, sample, seals, trained
 from tinygen import config as config_lib
 from tinygen.data.base import DataSource
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
-from tinygen.sampler_settings import configured, guidance, stepping
-from tinygen.scores.frechet import too_few
-from tinygen.scores.network import Network
-from tinygen.scores.protocol import fingerprint
-from tinygen.scoring import compare, generated, grid, references
-from tinygen.scoring.collecting import collected, forget
-from tinygen.scoring.compare import RECORD
-from tinygen.scoring.extraction import Extractor, extractor
-from tinygen.scoring.pictures import Pictures, of_folder, of_npz
-from tinygen.scoring.scores import NOTE, Score, Side, chosen, note, rules, shortage
+from tinygen.evaluation import compare, generated, grid, references
+from tinygen.evaluation.compare import RECORD
+from tinygen.evaluation.features import load
+from tinygen.evaluation.features.collecting import collected, forget
+from tinygen.evaluation.features.extraction import Extractor, extractor
+from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.images import Pictures, of_folder, of_npz
+from tinygen.evaluation.metrics.frechet import too_few
+from tinygen.evaluation.metrics.protocol import fingerprint
+from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, shortage
+from tinygen.sampling.settings import configured, guidance, stepping
 from tinygen.sharding import Layout, make_mesh
 from tinygen.terminal import say
 from tinygen.workdir.files import TEXT, folder
@@ -94,7 +95,7 @@ def main(
     if (ckpt is None) == (samples is None):
         raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
     # Weights may have to be downloaded: whatever else can be wrong is told before.
-    network = functools.cache(functools.partial(networks.load, features, preset=preset, weights=weights))
+    network = functools.cache(functools.partial(load.load, features, preset=preset, weights=weights))
     wanted = chosen(scores, network, "--scores")
     record = None if out is None else _record(out)
     if samples is not None:

@@ -12,13 +12,13 @@ from tinygen.best import Best
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
+from tinygen.evaluation.during_training import Scored
 from tinygen.feed import calls, device_calls, due, preview_due
 from tinygen.guard import Guard, Spikes
 from tinygen.objectives.metrics import finalise
 from tinygen.record import Record
 from tinygen.runtime import StopSignal
 from tinygen.saves import Saves
-from tinygen.scoring.during import Scored
 from tinygen.state import TrainState
 
 EVALUATION, PREVIEW, SCORES = "evaluation", "preview", "scores"  # what a run that a signal ended may owe

@@ -12,15 +12,17 @@ import jax
 import numpy as np
 from rich.progress import track
 
-from tinygen import build, checkpoint, decoding, media, processes, writing
+from tinygen import build, checkpoint, media, processes
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.embeddings import Embedded
 from tinygen.errors import UserError
-from tinygen.prompts import told
+from tinygen.pretrained import latents
 from tinygen.rng import example_keys, stream
-from tinygen.sampler_settings import configured, guidance, spent, stepping
+from tinygen.sampling import text as writing
+from tinygen.sampling.conditions import told
+from tinygen.sampling.settings import configured, guidance, spent, stepping
 from tinygen.state import TrainState, Tree, merge
 from tinygen.terminal import say
 from tinygen.trained import load
@@ -74,7 +76,7 @@ def main(
     cond, away, words = told(
         saved.codec, num, labels=labels, prompts=prompts, negative=negative, guidance=config.objective.get("guidance"), encoder=encoder
     )
-    decoding.check(saved.codec)
+    latents.check(saved.codec)
     folder = target(out, saved)
     weights = load(saved, parts, ema=ema)
     evaluations = None
@@ -214,7 +216,7 @@ def write(
         for name, text in zip(files, x, strict=True):
             folder.write(name, str(text))
     elif codec.kind == "image":
-        pictures = decoding.pictures(codec, np.asarray(x))
+        pictures = latents.pictures(codec, np.asarray(x))
         for name, picture in zip(files, pictures, strict=True):
             folder.write(name, media.png(picture))
         cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
@@ -277,7 +279,7 @@ def seen(item: media.Media, codec: Codec) -> media.Media:
     """What a preview shows of latents as images. Nothing else changes."""
     if item.kind != "codec" or codec.latents is None:
         return item
-    return media.Media(decoding.images(codec, np.asarray(item.value)), "image")
+    return media.Media(latents.images(codec, np.asarray(item.value)), "image")
 
 
 def _clear(folder: files.Folder) -> None:

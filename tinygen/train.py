@@ -12,22 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import (
-    build,
-    checkpoint,
-    decoding,
-    footprint,
-    lock,
-    media,
-    optim,
-    places,
-    processes,
-    programs,
-    rundir,
-    runtime,
-    same_data,
-    stages,
-)
+from tinygen import build, checkpoint, footprint, lock, media, optim, places, processes, programs, rundir, runtime, same_data, stages
 from tinygen import config as config_lib
 from tinygen.best import Best
 from tinygen.config import Config
@@ -39,15 +24,16 @@ from tinygen.data.tokenizers import Text, normal
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
+from tinygen.evaluation.during_training import by, check_scoring, make_scoring
 from tinygen.feed import bounded
 from tinygen.guard import Guard, RollBack, Spikes
 from tinygen.loop import Loop, catch_up, onward
 from tinygen.nn.flops import flops, products_of
 from tinygen.preflight import preflight
+from tinygen.pretrained import latents
 from tinygen.record import Record
 from tinygen.sample import make_preview
 from tinygen.saves import Saves, recover
-from tinygen.scoring.during import by, check_scoring, make_scoring
 from tinygen.state import TrainState, init_state
 from tinygen.workdir import files
 from tinygen.writers import check_writers
@@ -87,7 +73,7 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)
-    decoding.check(source.codec)
+    latents.check(source.codec)
     check_scoring(config, source, parts)
     return source, parts
 
@@ -243,7 +229,7 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
     batch = examples.take(indices)
-    workdir.write("data.png", media.png(media.grid(decoding.pictures(codec, batch["x"]))))
+    workdir.write("data.png", media.png(media.grid(latents.pictures(codec, batch["x"]))))
     rows = [{"index": index} for index in indices.tolist()]
     known = {"file": examples.names(indices), "caption": examples.captions(indices)}
     known["label"] = [codec.labels[label] for label in batch.get("label", [])]

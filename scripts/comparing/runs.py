@@ -13,8 +13,9 @@ from typing import Any
 from benchmarks import machine
 
 from comparing import REPOSITORY
-from tinygen import checkpoint, networks
+from tinygen import checkpoint
 from tinygen.errors import UserError
+from tinygen.evaluation.features import load
 
 TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
 # loss: what is minimised, on a scale of its own where examples are weighted | raw_loss: without the weights | velocity_loss: flow
@@ -69,7 +70,7 @@ def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[s
 
 def check_features(features: str | None) -> None:
     """Raises UserError for features that are neither a public network's nor a run's."""
-    if features and features not in networks.NAMES:
+    if features and features not in load.NAMES:
         checkpoint.find(features, option="--features")
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tinygen import eval_fid
-from tinygen.scoring import extraction
+from tinygen.evaluation.features import extraction
 
 NUM = 24  # samples; the network has 16 features
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import eval_fid, networks
+from tinygen import eval_fid
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
+from tinygen.evaluation.features import load as networks
 
 
 def numbers(line):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen import networks, sample
-from tinygen.scores.protocol import fingerprint
-from tinygen.scoring import collecting, generated
+from tinygen import sample
+from tinygen.evaluation import generated
+from tinygen.evaluation.features import collecting, load
+from tinygen.evaluation.metrics.protocol import fingerprint
 
 NUM, MANY = 24, 80  # samples: what calls take unless told otherwise, and more
 
@@ -27,7 +28,7 @@ def samples_kept(cache):
 @pytest.mark.slow
 def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(run, classifier, finished):
     (line,) = run(scores=["fd", "kid", "pr", "dc"])
-    network = networks.of_run(str(classifier))
+    network = load.of_run(str(classifier))
     assert (line["checkpoint"], line["step"], line["seed"], line["reference_name"]) == (str(run.workdir), 20, 0, "validation")
     scores = {"fd_toy", "kd_toy", "kd_toy_std", "precision_toy", "recall_toy", "density_toy", "coverage_toy"}
     assert numbers(line).keys() == scores  # without an error: halves of the samples are no more than features

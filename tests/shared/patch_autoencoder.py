@@ -13,10 +13,11 @@ import numpy as np
 import prepare_latents
 import pytest
 
-from tinygen import autoencoders, build
+from tinygen import build
 from tinygen import config as config_lib
-from tinygen.autoencoders import Autoencoder
 from tinygen.errors import UserError
+from tinygen.pretrained import autoencoder
+from tinygen.pretrained.autoencoder import Autoencoder
 
 FACTOR = 2
 SPREAD = 0.25  # standard deviation of every posterior
@@ -68,7 +69,7 @@ def make(place):
     (place / "recipe.py").write_text(RECIPE)
     (place / "patches").write_text("an autoencoder")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autoencoders, "load", load)
+        patch.setattr(autoencoder, "load", load)
         assert prepare_latents.main([*words(place), f"--out={place / 'latents'}"]) == 0
     return SimpleNamespace(place=place, folder=place / "latents", images=build.data_source(config_lib.base(data=dict(name="digits8"))))
 

@@ -8,7 +8,7 @@ import numpy as np
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
-from tinygen.text_encoder import Encoder
+from tinygen.pretrained.text_encoder import Encoder
 
 FEATURES, LONGEST = 6, 16
 WORDS = ("red", "blue", "a house", "a tree beside a house", "")

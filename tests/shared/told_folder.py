@@ -4,9 +4,10 @@ import prepare_text
 import pytest
 import told
 
-from tinygen import build, text_encoder
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config import schema
+from tinygen.pretrained import text_encoder
 
 
 def make(folder, **data):

@@ -107,8 +107,8 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
     if values.compare:
         if beside := [name for name in values if values[name].present and name not in ("compare", "allow")]:
             raise UserError(f"--{beside[0]} says how samples are scored; --compare reads scores that are there already")
-        return importlib.import_module("tinygen.scoring.compare").main(values.compare, values.allow)
-    from tinygen.scoring.grid import parse
+        return importlib.import_module("tinygen.evaluation.compare").main(values.compare, values.allow)
+    from tinygen.evaluation.grid import parse
 
     settings = _settings(values, options.DENOISING)
     points = parse(values.grid)

@@ -56,7 +56,7 @@ class Codec:
     text: how captions and prompts become `text`, int32 [S], or `embed`, float32 [S, D], and `embed_mask`, bool [S]; None where captions
         are not learned from
     vocabulary: of text, what `tokens` mean
-    latents: of images of which `x` holds an autoencoder's latents; `tinygen.decoding` makes pictures of them
+    latents: of images of which `x` holds an autoencoder's latents; `tinygen.pretrained.latents` makes pictures of them
     """
 
     kind: str
@@ -116,7 +116,7 @@ class Codec:
 
     def conditions(self, num: int, labels: Sequence[str] | None = None, prompts: Sequence[str] | None = None) -> Batch:
         """The conditions of `num` samples: the given labels (numbers or names) in turn, or all of them in turn; prompts likewise, or
-        those that the codec has for examples. Embeddings of prompts are not among them: `tinygen.prompts` adds them.
+        those that the codec has for examples. Embeddings of prompts are not among them: `tinygen.sampling.conditions` adds them.
 
         Raises UserError for a label that does not exist, a prompt that cannot be read, and for either where the model knows none.
         """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.scores.moments import Moments, moments_of
+from tinygen.evaluation.metrics.moments import Moments, moments_of
 
 NEGATIVE = 1e-5  # of the largest eigenvalue: further below zero is no rounding, not even float32's
 

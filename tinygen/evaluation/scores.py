@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tinygen.errors import UserError, unknown
-from tinygen.scores import frechet, frechet_error, inception_score, kid, neighbours
-from tinygen.scores.moments import moments_of
-from tinygen.scores.network import Network
+from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.metrics import frechet, frechet_error, inception_score, kid, neighbours
+from tinygen.evaluation.metrics.moments import moments_of
 
 NEIGHBOURS = 10_000  # of either side, at most, for precision and recall and their kind
 NOTE = "note"  # the field of a score's record that says why a distance is no FID, or not to be trusted

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from tinygen import heap, limits
-from tinygen.scores.network import Network
-from tinygen.scoring.pictures import Read
+from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.images import Read
 from tinygen.sharding import Layout
 
 TRIMMED = 256  # pictures after which free memory goes back to the kernel

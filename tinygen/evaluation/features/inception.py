@@ -17,11 +17,22 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tinygen.errors import UserError, unknown
+from tinygen.evaluation.features import resize
+from tinygen.evaluation.features.inception_blocks import (
+    HIGHEST,
+    Convolution,
+    MixedA,
+    MixedB,
+    MixedC,
+    MixedD,
+    MixedE,
+    average,
+    chain,
+    maximum,
+)
+from tinygen.evaluation.features.network import Network
 from tinygen.nn.layers import Buffer
-from tinygen.scores import resize
-from tinygen.scores.inception_blocks import HIGHEST, Convolution, MixedA, MixedB, MixedC, MixedD, MixedE, average, chain, maximum
-from tinygen.scores.network import Network
-from tinygen.scores.weights import NAMES, PUBLIC, find, read
+from tinygen.pretrained.weights import NAMES, PUBLIC, find, read
 
 DIM = 2048
 CLASSES = 1008

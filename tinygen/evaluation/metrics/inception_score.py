@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.scores.moments import check_finite
+from tinygen.evaluation.metrics.moments import check_finite
 
 SPLITS = 10
 FEWEST = 2 * SPLITS  # a split of one image has a score of 1 whatever it shows

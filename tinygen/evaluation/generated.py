@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tinygen import build, decoding
+from tinygen import build
 from tinygen.data.codec import CONDITIONS, Batch, Codec
 from tinygen.data.embeddings import Embedded, Rows
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError
+from tinygen.evaluation.images import BLOCK, Pictures, Read, colour
+from tinygen.pretrained import latents
 from tinygen.sample import drawn
-from tinygen.scoring.pictures import BLOCK, Pictures, Read, colour
 from tinygen.state import Tree
 
 
@@ -27,7 +28,7 @@ def of_model(
 
     def reads(start: int) -> Iterator[Read]:
         for x, _ in drawn(weights, parts, cond, num=num, seed=seed, size=size, start=start, step=step):
-            for picture in decoding.pictures(parts.codec, x):
+            for picture in latents.pictures(parts.codec, x):
                 yield functools.partial(colour, picture)
 
     return Pictures(name=name, num=num, fingerprint=fingerprint, reads=reads)
@@ -39,7 +40,7 @@ def check_draws_pictures(parts: build.Parts, objective: str) -> None:
         raise UserError(f"objective {objective!r} draws no samples: there is nothing to compare")
     if parts.codec.kind != "image":
         raise UserError(f"scores compare pictures, and this model's samples are {parts.codec.kind}")
-    decoding.check(parts.codec)
+    latents.check(parts.codec)
 
 
 def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) -> tuple[Batch, str]:

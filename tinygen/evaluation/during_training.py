@@ -8,18 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinygen import build, networks, processes, sample
+from tinygen import build, processes, sample
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
-from tinygen.scores.frechet import too_few
-from tinygen.scores.network import Network
-from tinygen.scoring.collecting import Unwanted, collected
-from tinygen.scoring.extraction import Extractor, extract, extractor
-from tinygen.scoring.generated import check_draws_pictures, conditions, of_model
-from tinygen.scoring.pictures import of_split
-from tinygen.scoring.references import originals
-from tinygen.scoring.scores import DURING, Score, Side, chosen, shortage, side_of
+from tinygen.evaluation.features import load
+from tinygen.evaluation.features.collecting import Unwanted, collected
+from tinygen.evaluation.features.extraction import Extractor, extract, extractor
+from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model
+from tinygen.evaluation.images import of_split
+from tinygen.evaluation.metrics.frechet import too_few
+from tinygen.evaluation.references import originals
+from tinygen.evaluation.scores import DURING, Score, Side, chosen, shortage, side_of
 from tinygen.state import TrainState, Tree
 
 
@@ -43,7 +44,7 @@ def scored_network(config: Config) -> tuple[Network, dict[str, Score]]:
 @functools.lru_cache(maxsize=1)
 def _network(features: str, preset: str | None, weights: str | None) -> Network:
     """Read once: at the start, when a run can still be refused."""
-    return networks.load(features, preset=preset, weights=weights, option="config.eval.features")
+    return load.load(features, preset=preset, weights=weights, option="config.eval.features")
 
 
 def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> None:

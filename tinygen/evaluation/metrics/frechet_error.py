@@ -10,8 +10,8 @@ import itertools
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.scores.frechet import Distance
-from tinygen.scores.moments import BLOCK, Moments, moments_of
+from tinygen.evaluation.metrics.frechet import Distance
+from tinygen.evaluation.metrics.moments import BLOCK, Moments, moments_of
 
 GROUPS, SPLITS = 8, 16
 FLOOR = 0.1  # of V₂: by chance the difference comes out below it, which no variance of V₁ + V₂ is

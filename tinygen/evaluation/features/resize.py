@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from tinygen.scores.bicubic import bicubic
+from tinygen.evaluation.features.bicubic import bicubic
 
 SIZE = 299  # pixels a side
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.scores.moments import check_finite
+from tinygen.evaluation.metrics.moments import check_finite
 
 SUBSETS, SIZE = 100, 1000
 FEWEST = 4  # images of either side: two in a subset that is half of them

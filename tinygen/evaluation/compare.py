@@ -11,8 +11,8 @@ from typing import Any
 from etils import epath
 
 from tinygen.errors import UserError, listed, unknown
-from tinygen.scores.protocol import unlike
-from tinygen.scoring.scores import NOTE
+from tinygen.evaluation.metrics.protocol import unlike
+from tinygen.evaluation.scores import NOTE
 from tinygen.terminal import in_line, say
 from tinygen.workdir.files import MIB, folder
 

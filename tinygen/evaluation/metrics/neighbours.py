@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.scores.moments import check_finite
+from tinygen.evaluation.metrics.moments import check_finite
 
 OF_RECALL, OF_COVERAGE = 3, 5  # the papers' numbers of neighbours
 ROWS = 1024  # of either side that are float64 at once

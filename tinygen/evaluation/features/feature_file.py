@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.scores.moments import check_finite
+from tinygen.evaluation.metrics.moments import check_finite
 
 DTYPE = np.dtype("<f4")
 SUMMED = 4096  # rows that are in memory at once while they are checked

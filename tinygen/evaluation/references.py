@@ -17,9 +17,9 @@ from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError, unknown
-from tinygen.scores.network import Network
-from tinygen.scoring.pictures import Pictures, digest, of_folder, of_npz, of_split, reading
-from tinygen.scoring.scores import Side
+from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.images import Pictures, digest, of_folder, of_npz, of_split, reading
+from tinygen.evaluation.scores import Side
 
 KEYS = (("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov"))  # as files of statistics name them
 SPLITS = ("train", "validation")

@@ -10,10 +10,10 @@ from tinygen import build, checkpoint
 from tinygen import config as config_lib
 from tinygen.data.codec import encode_pixels
 from tinygen.errors import UserError, unknown
-from tinygen.scores.bicubic import bicubic
-from tinygen.scores.efflite import efflite0
-from tinygen.scores.inception import inception
-from tinygen.scores.network import Network
+from tinygen.evaluation.features.bicubic import bicubic
+from tinygen.evaluation.features.efflite import efflite0
+from tinygen.evaluation.features.inception import inception
+from tinygen.evaluation.features.network import Network
 from tinygen.state import Tree, merge
 from tinygen.trained import EVERYWHERE, digest
 from tinygen.trained import load as load_weights

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen import autoencoders
 from tinygen.data.codec import Codec
 from tinygen.data.provenance import Latents
 from tinygen.errors import UserError
+from tinygen.pretrained import autoencoder
 from tinygen.sharding import Layout, make_mesh
 
 OPTION = "--autoencoder (config.data.autoencoder)"
@@ -43,7 +43,7 @@ def _decoding(latents: Latents) -> Callable[[np.ndarray], np.ndarray]:
 
 @functools.lru_cache(maxsize=1)
 def _opened(source: str, name: str, sha256: str, image: tuple[int, int, int]) -> Callable[[np.ndarray], np.ndarray]:
-    found = autoencoders.load(os.path.expanduser(source), OPTION)
+    found = autoencoder.load(os.path.expanduser(source), OPTION)
     if found.sha256 != sha256:
         raise UserError(
             f"{OPTION}={source} is not the autoencoder that made these latents: {found.name}, sha256 {found.sha256[:16]}, "

@@ -18,7 +18,7 @@ from tinygen import npy
 from tinygen.data import folder_index, naming, pixels
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
-from tinygen.scores.resize import rgb
+from tinygen.evaluation.features.resize import rgb
 
 Read = Callable[[], np.ndarray]
 BLOCK = 64  # pictures that are read at once where they lie side by side

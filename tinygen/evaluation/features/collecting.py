@@ -19,12 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tinygen import processes
 from tinygen.cache import alone
-from tinygen.scores.feature_file import FeatureFile
-from tinygen.scores.network import Network
-from tinygen.scores.protocol import fingerprint
-from tinygen.scoring.extraction import Extractor, extract
-from tinygen.scoring.pictures import Pictures
-from tinygen.scoring.scores import Side, side_of
+from tinygen.evaluation.features.extraction import Extractor, extract
+from tinygen.evaluation.features.feature_file import FeatureFile
+from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.images import Pictures
+from tinygen.evaluation.metrics.protocol import fingerprint
+from tinygen.evaluation.scores import Side, side_of
 from tinygen.terminal import say
 
 PAUSE = 30.0  # seconds between lines that say how far it is
