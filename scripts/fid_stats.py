@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 from tinygen import heap, runtime
+from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load
 from tinygen.evaluation.features.collecting import collected
 from tinygen.evaluation.features.extraction import extractor
 from tinygen.evaluation.references import find, write_statistics
 from tinygen.sharding import Layout, make_mesh
-from tinygen.trained import EVERYWHERE
 
 
 def main(argv: list[str] | None = None) -> int:

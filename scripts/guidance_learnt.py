@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen import build, sample, trained
+from tinygen import build, sample
+from tinygen.checkpoints import weights
 from tinygen.data.base import Examples
 from tinygen.rng import stream
-from tinygen.state import merge
+from tinygen.train_step import merge
 
 TIMES = (0.2, 0.4, 0.6, 0.8, 0.95)
 
@@ -24,7 +25,7 @@ def share(ckpt: str) -> float:
     saved = sample.find(ckpt, None, None)
     config = sample.configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
-    model = merge(parts.graphdef, *trained.load(saved, parts, ema=True))
+    model = merge(parts.graphdef, *weights.load(saved, parts, ema=True))
     held_out: Examples = build.data_source(config).splits["validation"]
     batch = held_out.take(np.arange(len(held_out)))
     x, label, B = jnp.asarray(batch["x"]), jnp.asarray(batch["label"]), len(held_out)

@@ -41,12 +41,13 @@ def main(argv: list[str] | None = None) -> int:
 
     import numpy as np
 
-    from tinygen import checkpoint, train
+    from tinygen import train
+    from tinygen.checkpoints import store
 
     with tempfile.TemporaryDirectory() as temporary:
         workdir = Path(temporary) / arguments.name
         train.main(recipe(), str(workdir))
-        saved = checkpoint.find(workdir)
+        saved = store.find(workdir)
         (workdir / "expected.json").write_text(json.dumps(described(saved), indent=1) + "\n")
         with (workdir / "expected.npz").open("wb") as file:
             np.savez(file, samples=draw(saved))
@@ -89,13 +90,14 @@ def restored(saved: Any) -> Any:
 
     import jax
 
-    from tinygen import build, checkpoint
-    from tinygen.state import init_state
+    from tinygen import build
+    from tinygen.checkpoints import store
+    from tinygen.train_step import init_state
 
     parts = build.parts(saved.config, saved.codec)
     abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(saved.config)[0], saved.config.seed))
-    with checkpoint.make_manager(saved.workdir, keep=9, keep_every=0) as manager:
-        return checkpoint.restore(manager, saved.step, abstract, parts.layout.shardings(abstract))
+    with store.make_manager(saved.workdir, keep=9, keep_every=0) as manager:
+        return store.restore(manager, saved.step, abstract, parts.layout.shardings(abstract))
 
 
 def described(saved: Any) -> dict[str, Any]:
@@ -120,10 +122,11 @@ def describe(tree: Any) -> dict[str, Any]:
 
 def draw(saved: Any) -> Any:
     """Four samples [4, 8, 8, 1] of a checkpoint, as `tinygen sample` draws them, before they are rounded to pixels."""
-    from tinygen import build, sample, trained
+    from tinygen import build, sample
+    from tinygen.checkpoints import weights
 
     parts = build.parts(saved.config, saved.codec)
-    return sample.draw(trained.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
+    return sample.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
 
 
 if __name__ == "__main__":

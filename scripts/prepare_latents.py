@@ -32,7 +32,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import build, checkpoint, heap, runtime
+from tinygen import build, heap, runtime
+from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.config import Config
 from tinygen.data import latents, pixels
@@ -152,7 +153,7 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
     """What is known of the latents before they are encoded."""
     place = os.path.abspath(autoencoder)
     if not os.path.isfile(autoencoder):  # a run: it may learn on
-        saved = checkpoint.find(autoencoder, option="--autoencoder")
+        saved = store.find(autoencoder, option="--autoencoder")
         place = str(saved.folder)
     data = config.data.to_dict()
     if data.get("path"):  # as it is found from any folder

@@ -53,7 +53,7 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     from tinygen import build
     from tinygen import config as config_lib
     from tinygen.data.codec import Codec, Field
-    from tinygen.state import init_state
+    from tinygen.train_step import init_state
 
     config = config_lib.change(config_lib.load(recipe), dict(mesh=dict(data=1, fsdp=-1, tensor=1)))
     spec = {"x": Field(shape=shape, dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=9)}
@@ -71,7 +71,7 @@ def save(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.N
     import numpy as np
     from etils import epath
 
-    from tinygen import checkpoint
+    from tinygen.checkpoints import store
 
     numbers = np.random.default_rng(0)
 
@@ -79,9 +79,9 @@ def save(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.N
         return jax.device_put(numbers.standard_normal(leaf.shape, np.float32).astype(leaf.dtype), sharding)
 
     state = jax.tree.map(noise, abstract, shardings)
-    with checkpoint.make_manager(epath.Path(folder), keep=1, keep_every=0) as manager:
+    with store.make_manager(epath.Path(folder), keep=1, keep_every=0) as manager:
         before = memory("VmRSS", from_here=True)
-        checkpoint.save(manager, 1, state, config, codec, {})
+        store.save(manager, 1, state, config, codec, {})
         manager.wait_until_finished()
     print(f"saved from {arguments.saved} devices: {(memory('VmHWM') - before) / size_of(state):.2f} x the state beside the state, at most")
 
@@ -92,12 +92,12 @@ def restore(recipe: str, shape: tuple[int, ...], folder: str, arguments: argpars
     import jax
     from etils import epath
 
-    from tinygen import checkpoint
+    from tinygen.checkpoints import store
 
     jax.block_until_ready(jax.device_put(0.0))  # the backend's own memory
-    with checkpoint.make_manager(epath.Path(folder), keep=1, keep_every=0) as manager:
+    with store.make_manager(epath.Path(folder), keep=1, keep_every=0) as manager:
         before, began = memory("VmRSS", from_here=True), time.perf_counter()
-        state = jax.block_until_ready(checkpoint.restore(manager, 1, abstract, shardings))
+        state = jax.block_until_ready(store.restore(manager, 1, abstract, shardings))
     seconds, peak = time.perf_counter() - began, memory("VmHWM") - before
     size, load = size_of(state), os.getloadavg()[0]
     print(

@@ -146,10 +146,12 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     import numpy as np
     import orbax.checkpoint as ocp
 
-    from tinygen import build, checkpoint, feed, processes
+    from tinygen import build, processes
     from tinygen import config as config_lib
+    from tinygen.checkpoints import store
     from tinygen.sharding import path_name
-    from tinygen.state import init_state
+    from tinygen.train_step import init_state
+    from tinygen.training import batches as feed
 
     def same(leaf: jax.Array, stored: np.ndarray) -> bool:
         return all(np.array_equal(shard.data, stored[shard.index]) for shard in leaf.addressable_shards)
@@ -157,7 +159,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     workdirs, results = sorted(path for path in folder.iterdir() if path.is_dir()), {}
     with processes.joined(distributed, 120, str(place)), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
         # The runs differ in their mesh alone, and here all have this one: one step serves them all.
-        saved = checkpoint.find(workdirs[0])
+        saved = store.find(workdirs[0])
         config = config_lib.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
         source, parts = build.data_source(config), build.parts(config, saved.codec)
         abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
@@ -169,9 +171,9 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         with jax.set_mesh(parts.layout.mesh):
             everywhere = jax.jit(lambda batch: batch, out_shardings=parts.layout.replicated)(batch)
         same_rows = all(np.array_equal(everywhere[key], whole[key]) for key in whole)
-        for saved in map(checkpoint.find, workdirs):
-            with checkpoint.make_manager(saved.workdir, keep=9, keep_every=0) as manager:
-                state = checkpoint.restore(manager, saved.step, abstract, shardings)
+        for saved in map(store.find, workdirs):
+            with store.make_manager(saved.workdir, keep=9, keep_every=0) as manager:
+                state = store.restore(manager, saved.step, abstract, shardings)
             plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(saved.state).tree)
             stored = reader.restore(saved.state, args=ocp.args.PyTreeRestore(restore_args=plain))
             raw = {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(stored)}

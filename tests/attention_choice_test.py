@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build, describe
+from tinygen import build
 from tinygen.errors import UserError
 from tinygen.nn import attention as module
 from tinygen.nn.attention import attention, choose
 from tinygen.sharding import make_mesh
+from tinygen.training import describe
 
 METHODS = ("plain", "blockwise")  # those that a CPU can compute
 LIMIT = module.LARGEST_SCORES

@@ -11,7 +11,7 @@ from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.models.autoencoder import HIGHEST, LOWEST, Autoencoder
 from tinygen.sharding import Layout, make_mesh
-from tinygen.state import graph_of, merge, split
+from tinygen.train_step import graph_of, merge, split
 
 SETTINGS = dict(
     shape=(8, 8, 1), widths=(8, 16), depth=1, latent=3, groups=4, precision="float32", attention="auto", needs_jvp=False,

@@ -8,7 +8,8 @@ import bench as bench_script
 import pytest
 from benchmarks import machine
 
-from tinygen import build, heap, programs, runtime, train
+from tinygen import build, heap, runtime, train
+from tinygen.training import program
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -212,7 +213,7 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
         advance(self, step)
 
     monkeypatch.setattr(build, "train_step", counting(build.train_step))
-    monkeypatch.setattr(programs, "compiled_aside", lambda traced: SimpleNamespace(result=lambda: Counted(traced.lower().compile())))
+    monkeypatch.setattr(program, "compiled_aside", lambda traced: SimpleNamespace(result=lambda: Counted(traced.lower().compile())))
     monkeypatch.setattr(train.Record, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0
     looped, bare = ["step", "loop"] * 3, ["step"] * 3

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tinygen.best import FILE, Best
+from tinygen.checkpoints.best import FILE, Best
 from tinygen.workdir.files import folder
 
 

@@ -18,8 +18,10 @@ from etils import epath
 from etils.epath import backend, gpath
 from orbax.checkpoint._src.path import gcs_utils
 
-from tinygen import checkpoint, evaluate, lock, report, sample, train
+from tinygen import evaluate, report, sample, train
+from tinygen.checkpoints import store as checkpoint
 from tinygen.errors import UserError
+from tinygen.workdir import lock
 from tinygen.workdir.files import folder as opened
 
 

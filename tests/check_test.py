@@ -10,8 +10,10 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, check, forecast, limits, record, scratch, train, writers
+from tinygen import build, check, limits, train
 from tinygen.errors import UserError
+from tinygen.training import duration
+from tinygen.workdir import logger, scratch, writers
 
 ALL = (
     "data and plan", "room to write", "compile the step", "compile evaluation", "compile the preview", "two calls of the step", "save",
@@ -69,7 +71,7 @@ def test_a_run_that_has_begun_is_checked_beside_what_it_has(curve, tmp_path, cap
 
 
 def test_a_picture_that_cannot_be_drawn_is_found(checked, curve, monkeypatch):
-    monkeypatch.setattr(record.media, "picture", lambda item, codec: Path("no/such/font").read_text())
+    monkeypatch.setattr(logger.media, "picture", lambda item, codec: Path("no/such/font").read_text())
     with pytest.raises(UserError, match="check of preview and writers: no/such/font: No such file"):
         checked(curve())
 
@@ -162,4 +164,4 @@ def test_the_folder_lies_on_the_workdirs_file_system(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.123, "0.12 s"), (99, "99 s"), (600, "10 min"), (9000, "2.5 h")])
 def test_a_duration_is_written_in_its_unit(seconds, said):
-    assert forecast.span(seconds) == said
+    assert duration.span(seconds) == said

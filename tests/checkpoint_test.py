@@ -4,8 +4,9 @@ import shutil
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, train, trained
+from tinygen import build, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store, weights
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
@@ -14,9 +15,9 @@ CODEC = Codec(kind="curve", spec={}, labels=("north", "süd"))
 
 
 def save_steps(workdir, steps, *, config, state, keep=9, keep_every=0, codec=CODEC):
-    with checkpoint.make_manager(workdir, keep=keep, keep_every=keep_every) as manager:
+    with store.make_manager(workdir, keep=keep, keep_every=keep_every) as manager:
         for step in steps:
-            checkpoint.save(manager, step, state, config, codec, {"made": "here"})
+            store.save(manager, step, state, config, codec, {"made": "here"})
         manager.wait_until_finished()
         return manager.all_steps()
 
@@ -39,12 +40,12 @@ def stored(finished):
     ids=str,
 )
 def test_a_checkpoint_is_found_by_its_run_its_folder_or_itself(stored, path, step, found):
-    saved = checkpoint.find(stored / path, step)
+    saved = store.find(stored / path, step)
     assert (saved.step, saved.workdir) == (found, epath.Path(stored))
 
 
 def test_a_found_checkpoint_brings_config_codec_and_manifest_as_they_were(finished):
-    saved = checkpoint.find(finished.workdir)
+    saved = store.find(finished.workdir)
     assert config_lib.difference(saved.config, finished.config) == {}
     assert saved.codec == build.data_source(finished.config).codec
     assert saved.manifest == json.loads((finished.workdir / "manifest.json").read_text())
@@ -61,7 +62,7 @@ def test_a_found_checkpoint_brings_config_codec_and_manifest_as_they_were(finish
 )
 def test_where_there_is_no_checkpoint_it_says_so(stored, path, step, message):
     with pytest.raises(UserError, match=message):
-        checkpoint.find(stored / path, step)
+        store.find(stored / path, step)
 
 
 def test_looking_for_a_checkpoint_writes_nothing(stored, tmp_path):
@@ -69,7 +70,7 @@ def test_looking_for_a_checkpoint_writes_nothing(stored, tmp_path):
     shutil.copytree(stored, copy)
     (copy / "checkpoints" / "30.orbax-checkpoint-tmp").mkdir()  # a save that another process has under way
     before = sorted(copy.rglob("*"))
-    assert checkpoint.find(copy).step == 20
+    assert store.find(copy).step == 20
     assert sorted(copy.rglob("*")) == before
 
 
@@ -80,10 +81,10 @@ def test_a_damaged_checkpoint_is_named_and_so_are_the_others(stored, tmp_path, t
     shutil.copytree(stored, copy)
     (copy / "checkpoints" / "20" / torn).write_bytes(b"")
     with pytest.raises(UserError, match=r"checkpoints/20 cannot be read") as refused:
-        trained.load(saved := checkpoint.find(copy), build.parts(saved.config, saved.codec), ema=True)
+        weights.load(saved := store.find(copy), build.parts(saved.config, saved.codec), ema=True)
     assert "Other checkpoints there: 10." in str(refused.value)
     assert len(str(refused.value).splitlines()) == 2
-    assert checkpoint.find(copy, 10).step == 10
+    assert store.find(copy, 10).step == 10
 
 
 @pytest.mark.slow
@@ -91,6 +92,6 @@ def test_a_relative_workdir_trains_resumes_and_samples_from_where_the_user_stand
     monkeypatch.chdir(tmp_path)
     assert train.main(tiny(train=dict(steps=10)), "runs/here") == 0
     assert train.main(tiny(train=dict(steps=12)), "runs/here") == 0
-    assert checkpoint.find("runs/here").step == 12
+    assert store.find("runs/here").step == 12
     assert cli.main(["sample", "--ckpt=runs/here", "--num=3", "--out=drawn"]) == 0
     assert {"00002.png", "grid.png", "samples.json"} < {path.name for path in (tmp_path / "drawn").iterdir()}

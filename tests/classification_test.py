@@ -7,7 +7,7 @@ from tinygen import build, sample, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.classification import FRAME, RIGHT, WRONG, Classification
-from tinygen.state import init_state, merge
+from tinygen.train_step import init_state, merge
 
 DRAW = np.random.default_rng(0)
 NUM, CLASSES = 6, 4

@@ -7,7 +7,7 @@ from flax import nnx
 from tinygen.errors import UserError
 from tinygen.models.classifier import Classifier
 from tinygen.sharding import Layout, make_mesh
-from tinygen.state import graph_of, merge, split
+from tinygen.train_step import graph_of, merge, split
 
 SETTINGS = dict(shape=(8, 8, 1), classes=5, width=8, stages=2, depth=1, groups=4, dropout=0.5, precision="float32")
 X = np.random.default_rng(0).uniform(-1, 1, (8, 8, 8, 1)).astype(np.float32)

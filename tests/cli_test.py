@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygen import __version__, checkpoint, config
+from tinygen import __version__, config
+from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
 
@@ -199,8 +200,8 @@ def saved(tmp_path_factory, recipe):
     workdir = tmp_path_factory.mktemp("saved")
     spec = {"x": Field(shape=(8, 8, 1), dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=2)}
     codec = Codec(kind="image", spec=spec, labels=("plain", "striped", "dotted"))
-    with checkpoint.make_manager(workdir, keep=1, keep_every=0) as manager:
-        checkpoint.save(manager, 3, {"nothing": np.zeros(1)}, config.load(recipe), codec, {})
+    with store.make_manager(workdir, keep=1, keep_every=0) as manager:
+        store.save(manager, 3, {"nothing": np.zeros(1)}, config.load(recipe), codec, {})
     return workdir
 
 

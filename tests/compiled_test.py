@@ -13,8 +13,9 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, compiled, evaluate, footprint, programs, runtime, train
-from tinygen.state import init_state
+from tinygen import build, compiled, evaluate, footprint, runtime, train
+from tinygen.train_step import init_state
+from tinygen.training import program as programs
 
 COMPILES = "/jax/core/compile/backend_compile_duration"
 

@@ -22,7 +22,7 @@ import pytest
 from etils import epath
 from flax import nnx
 
-from tinygen import build, record, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.cli import commands
 from tinygen.cli import main as cli
@@ -34,7 +34,8 @@ from tinygen.evaluation.features.network import Network
 from tinygen.media import Media
 from tinygen.nn.layers import Linear
 from tinygen.sharding import make_mesh, path_name
-from tinygen.state import init_state
+from tinygen.train_step import init_state
+from tinygen.workdir import logger
 
 collect_ignore = ["shared"]  # tests import what is there; doctests would import it once more
 
@@ -146,14 +147,14 @@ def stop_during():
     """stop_during(monkeypatch, n): this process gets a SIGTERM during step n of the next run."""
 
     def arrange(patch, n):
-        advance = record.Record.advance
+        advance = logger.Record.advance
 
         def signalling(self, done):
             advance(self, done)
             if done == n - 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        patch.setattr(record.Record, "advance", signalling)
+        patch.setattr(logger.Record, "advance", signalling)
 
     return arrange
 
@@ -279,7 +280,7 @@ def metrics_of():
 
     def read(workdir):
         lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in line.items() if key not in record.TIMINGS} for line in lines]
+        return [{key: value for key, value in line.items() if key not in logger.TIMINGS} for line in lines]
 
     return read
 

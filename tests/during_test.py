@@ -8,12 +8,14 @@ import signal
 import pytest
 from etils import epath
 
-from tinygen import check, checkpoint, eval_fid, guard, train
+from tinygen import check, eval_fid, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
 from tinygen.errors import UserError
 from tinygen.evaluation import during_training, scores
 from tinygen.evaluation.during_training import check_scoring, scored_network
 from tinygen.evaluation.features import extraction
+from tinygen.training import nonfinite
 
 FD, KD = "eval_ema_fd_toy", "eval_ema_kd_toy"
 
@@ -93,7 +95,7 @@ def test_stopping_and_resuming_changes_no_score(straight, scored, tmp_path, monk
     with monkeypatch.context() as patch:
         stop_during(patch, step)
         assert train.main(scored(EVALUATION), str(tmp_path / "run")) == 143
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run"))[-1] == step
+    assert store.saved_steps(epath.Path(tmp_path / "run"))[-1] == step
     finish_as(straight, scored(EVALUATION), tmp_path / "run", metrics_of)
 
 
@@ -110,7 +112,7 @@ def test_a_signal_while_samples_are_scored_leaves_at_once_and_the_scores_are_mad
     with monkeypatch.context() as patch:
         patch.setattr(during_training, "extract", signalled)
         assert train.main(scored(EVALUATION), str(tmp_path / "run")) == 143
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [4]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [4]
     assert scores_of(metrics_of(tmp_path / "run")) == {}
     finish_as(straight, scored(EVALUATION), tmp_path / "run", metrics_of)
 
@@ -127,7 +129,7 @@ def ranked(monkeypatch, values, sign=1):
 def test_the_best_checkpoint_is_kept_however_few_are(scored, tmp_path, monkeypatch, values, sign, best):
     ranked(monkeypatch, values, sign)
     assert train.main(scored(keep=1), str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [best, 12]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [best, 12]
     told = json.loads((tmp_path / "run" / "best.json").read_text())
     assert told["best"] == best
     assert told["scored"] == {str(step): sign * value for step, value in zip((4, 8, 12), values, strict=True)}
@@ -140,24 +142,24 @@ def test_the_best_of_before_a_stop_is_kept_after_it(scored, tmp_path, monkeypatc
         stop_during(patch, 6)
         assert train.main(scored(keep=1), str(tmp_path / "run")) == 143
     assert train.main(scored(keep=1), str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [4, 12]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [4, 12]
 
 
 @pytest.mark.slow
 def test_a_run_that_is_rolled_back_scores_anew_what_comes_again_and_keeps_the_best_of_that(scored, tmp_path, monkeypatch, metrics_of):
     ranked(monkeypatch, [1.0, 5.0, 0.5, 2.0])  # of steps 4, 8, and, from 4 on, 8 and 12
-    watch = guard.Guard.watch
+    watch = nonfinite.Guard.watch
 
     def spoilt(self, steps, skipped, updates):
         updates = [float("inf") if step == 10 and self.attempt == 0 else update for step, update in zip(steps, updates, strict=True)]
         return watch(self, steps, skipped, updates)
 
-    monkeypatch.setattr(guard.Guard, "watch", spoilt)
+    monkeypatch.setattr(nonfinite.Guard, "watch", spoilt)
     assert train.main(scored(keep=1), str(tmp_path / "run")) == 0
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines if line.get("event") == "rollback"] == [10]
     assert scores_of(lines) == {4: 1.0, 8: 0.5, 12: 2.0}
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [8, 12]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [8, 12]
     assert json.loads((tmp_path / "run" / "best.json").read_text())["best"] == 8
 
 
@@ -165,7 +167,7 @@ def test_a_run_that_is_rolled_back_scores_anew_what_comes_again_and_keeps_the_be
 def test_no_checkpoint_is_kept_for_its_score_where_that_is_not_wanted(scored, tmp_path, monkeypatch):
     ranked(monkeypatch, [1.0, 3.0, 2.0])
     assert train.main(scored(dict(best=False), keep=1), str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [12]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [12]
 
 
 @pytest.mark.slow

@@ -9,14 +9,17 @@ import pytest
 import told
 import told_folder
 
-from tinygen import build, checkpoint, sample, stages, train, trained
+from tinygen import build, sample, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints import weights as trained
 from tinygen.config import schema
 from tinygen.errors import UserError
 from tinygen.evaluation import generated
 from tinygen.pretrained import text_encoder
 from tinygen.sampling.conditions import told as told_by
 from tinygen.sampling.settings import configured
+from tinygen.training import warm_start
 
 pytestmark = pytest.mark.slow
 
@@ -140,13 +143,13 @@ def test_where_the_encoder_is_gone_it_is_asked_for(draw, monkeypatch):
 
 
 def test_an_encoder_for_a_model_without_one_is_refused(finished):
-    saved = checkpoint.find(finished.workdir)
+    saved = store.find(finished.workdir)
     with pytest.raises(UserError, match="--encoder=/encoder: this model was trained without a text encoder"):
         told_by(saved.codec, 4, encoder="/encoder")
 
 
 def test_what_samples_are_told_is_what_the_captions_were_stored_as(draw, run):
-    codec = checkpoint.find(run.workdir).codec
+    codec = store.find(run.workdir).codec
     given = told_by(codec, 5, prompts=["\ufeffred", "a house"], negative="blue", guidance=2.0)  # as it was copied from a file
     stored = build.data_source(run.config).splits["train"].take(np.array([0, 2, 0, 2, 0]))  # "red", "a house"
     np.testing.assert_array_equal(given.cond["embed"][np.arange(5)], stored["embed"])
@@ -156,7 +159,7 @@ def test_what_samples_are_told_is_what_the_captions_were_stored_as(draw, run):
 
 
 def test_many_samples_take_the_memory_of_their_prompts(draw, run):
-    codec = checkpoint.find(run.workdir).codec
+    codec = store.find(run.workdir).codec
     given = told_by(codec, 10**6, prompts=["red", "a house"])
     assert len(given.cond["embed"]) == 10**6
     assert given.cond["embed"].read.args[0].shape == (2, 8, told.FEATURES)
@@ -185,7 +188,7 @@ def test_scores_without_the_reference_s_captions_are_refused(run, labels, refere
 
 
 def test_pictures_are_drawn_from_rows_that_are_looked_up(run):
-    saved = checkpoint.find(run.workdir)
+    saved = store.find(run.workdir)
     parts = build.parts(configured(saved.config, {}, saved.codec), saved.codec)
     source = build.data_source(run.config)
     cond, _ = generated.conditions(saved.codec, ["data"], 12, source.splits["train"])
@@ -196,10 +199,10 @@ def test_pictures_are_drawn_from_rows_that_are_looked_up(run):
 
 
 def test_weights_that_read_another_encoder_s_captions_do_not_begin_a_run(run, tiny, tmp_path):
-    saved = checkpoint.find(run.workdir)
+    saved = store.find(run.workdir)
     codec = build.data_source(run.config).codec
-    stages.check_data(run.config, codec, saved)
+    warm_start.check_data(run.config, codec, saved)
     tree = codec.to_json()
     tree["text"] |= dict(encoder="/other", sha256="f" * 64)
     with pytest.raises(UserError, match="text encoder: /encoder -> /other"):
-        stages.check_data(run.config, type(codec).from_json(tree), saved)
+        warm_start.check_data(run.config, type(codec).from_json(tree), saved)

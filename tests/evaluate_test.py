@@ -3,7 +3,8 @@ import shutil
 
 import pytest
 
-from tinygen import build, checkpoint, evaluate, train
+from tinygen import build, evaluate, train
+from tinygen.checkpoints import store
 from tinygen.errors import UserError
 
 # The same program on the same weights, so the same bits on one machine; 1e-5 lets it sum in another order.
@@ -48,7 +49,7 @@ def test_another_step_has_another_loss_and_each_evaluation_adds_a_line(workdir):
     assert (first["step"], last["step"]) == (10, 20)
     assert first["loss"] > last["loss"]  # it learns
     assert first["loss"] == again["loss"]  # the noise and t are the same every time
-    assert last["data_fingerprint"] == checkpoint.find(workdir).manifest["data_fingerprint"]
+    assert last["data_fingerprint"] == store.find(workdir).manifest["data_fingerprint"]
 
 
 def test_the_loss_hardly_depends_on_the_devices(workdir, logged, machine_of):
@@ -63,7 +64,7 @@ def test_padding_of_the_last_batch_counts_for_nothing(curve, add_row, tmp_path):
     train.main(curve(train=dict(steps=1, preview_every=0)), str(workdir))
     evaluate.main(str(workdir), step=None, ema=True)
     source = build.data_source(curve())
-    saved = checkpoint.find(workdir)
+    saved = store.find(workdir)
     config = curve(batch_size=24)
     parts = build.parts(config, source.codec)
     padded = evaluate.make_held_out(config, source, parts)(*evaluate.load(saved, parts, ema=True))

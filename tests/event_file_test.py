@@ -6,8 +6,9 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
-from tinygen import event_file, train
-from tinygen.event_file import EventFile
+from tinygen import train
+from tinygen.workdir import event_file
+from tinygen.workdir.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
 
 

@@ -11,7 +11,7 @@ from tinygen.nn import experts
 from tinygen.nn.experts import Experts
 from tinygen.nn.layers import SwiGLU
 from tinygen.sharding import Layout, make_mesh
-from tinygen.state import merge, split
+from tinygen.train_step import merge, split
 
 B, L, D, F, E = 3, 12, 8, 16, 4
 X = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)

@@ -11,8 +11,9 @@ import pytest
 from etils import epath
 from PIL import Image
 
-from tinygen import build, checkpoint
+from tinygen import build
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 
 RECIPE = """
@@ -254,8 +255,8 @@ def test_weights_that_do_not_fit_are_named(refused, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     codec = build.data_source(config_lib.load("mine.py")).codec
-    with checkpoint.make_manager(epath.Path(theirs), keep=1, keep_every=0) as manager:
-        checkpoint.save(manager, 3, {"ema": {"embed": {"kernel": np.zeros((2, 2), np.float32)}}}, config_lib.load("mine.py"), codec, {})
+    with store.make_manager(epath.Path(theirs), keep=1, keep_every=0) as manager:
+        store.save(manager, 3, {"ema": {"embed": {"kernel": np.zeros((2, 2), np.float32)}}}, config_lib.load("mine.py"), codec, {})
     message = refused(
         "--config=mine.py", f"--config.init.ckpt={theirs}", lines_at_most=4
     )  # a line for what is missing, one for what differs

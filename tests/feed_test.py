@@ -10,12 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, feed, footprint, programs, record, train
+from tinygen import build, footprint, train
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.nn.flops import flops, products
-from tinygen.state import init_state
+from tinygen.train_step import init_state
+from tinygen.training import batches as feed
+from tinygen.training import program
+from tinygen.workdir import logger
 
 PATIENT = 60  # seconds that a test waits for a thread, at most
 
@@ -107,7 +110,7 @@ def test_an_update_that_is_not_finite_is_named_by_its_own_step(curve, tmp_path, 
 
 def test_rates_are_of_all_steps_of_a_call(curve, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(record.Record, "lines", lambda self, lines, reached: told.append((list(lines), reached)))
+    monkeypatch.setattr(logger.Record, "lines", lambda self, lines, reached: told.append((list(lines), reached)))
     train.main(curve(train=dict(steps=12, log_every=2, steps_per_call=5, eval_every=0, preview_every=0)), str(tmp_path / "run"))
     assert told == [([1], 1), ([2, 4, 6], 6), ([8, 10], 10), ([12], 12)]
 
@@ -119,7 +122,7 @@ def test_operations_and_the_state_are_described_a_step_whatever_a_call_takes(cur
         parts = build.parts(config, build.data_source(config).codec)
         abstract = jax.eval_shape(lambda config=config, parts=parts: init_state(parts.create, build.optimizer(config)[0], 0))
         jitted, argument = build.train_call(config, parts, parts.layout.shardings(abstract))
-        taken = footprint.measure(programs.compiled_step(jitted, parts.layout, abstract, argument), parts.layout, abstract)
+        taken = footprint.measure(program.compiled_step(jitted, parts.layout, abstract, argument), parts.layout, abstract)
         with jax.set_mesh(parts.layout.mesh):
             found.append((flops(products(jitted, abstract, argument)), taken.program, taken.held))
     assert found[0] == found[1]

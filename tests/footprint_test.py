@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build, checkpoint, footprint, hlo, programs
+from tinygen import build, footprint, hlo
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
 from tinygen.data.codec import Codec, Field
 from tinygen.nn.attention import Attention
 from tinygen.nn.flops import flops, products
 from tinygen.nn.layers import SwiGLU
 from tinygen.sharding import Layout, make_mesh
-from tinygen.state import init_state, merge, split
+from tinygen.train_step import init_state, merge, split
+from tinygen.training import program
 
 ROOT = Path(__file__).parents[1]
 FSDP, TENSOR, ALL = (1, 8, 1), (1, 1, 4), (2, 2, 2)
@@ -41,7 +43,7 @@ def taken(tiny):
         layout = Layout(mesh_of(*sizes), build.MODELS["microdit"].SHARDING, config.sharding.min_size)
         own = build.dataclasses.replace(parts, layout=layout)
         step = build.train_step(config, own, layout.shardings(abstract))
-        measured = footprint.measure(programs.compiled_step(step, layout, abstract, batch), layout, abstract)
+        measured = footprint.measure(program.compiled_step(step, layout, abstract, batch), layout, abstract)
         with jax.set_mesh(layout.mesh):
             return measured, flops(products(step, abstract, batch)), sum(4 * leaf.size for leaf in jax.tree.leaves(abstract))
 
@@ -169,7 +171,7 @@ def test_a_run_records_what_it_takes_up(finished):
     assert manifest["flops_per_device"] == manifest["flops_per_step"] // 8
     assert manifest["collectives"].keys() == {"all-reduce"}  # splitting the batch alone sends gradients and nothing else
     assert manifest["collectives"]["all-reduce"]["bytes"] <= 1.1 * manifest["memory_per_device"]["params"]
-    assert checkpoint.find(finished.workdir).manifest == manifest
+    assert store.find(finished.workdir).manifest == manifest
 
 
 def test_no_device_makes_a_whole_leaf_when_the_state_is_created(tiny):

@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, checkpoint, sample, trained
+from tinygen import build, sample
+from tinygen.checkpoints import store
+from tinygen.checkpoints import weights as trained
 from tinygen.data.base import ArrayExamples
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
@@ -24,7 +26,7 @@ def examples(labels):
 
 @pytest.fixture(scope="module")
 def model(finished):
-    saved = checkpoint.find(finished.workdir)
+    saved = store.find(finished.workdir)
     parts = build.parts(configured(saved.config, {}, saved.codec), saved.codec)
     return parts, trained.load(saved, parts, ema=True)
 

@@ -9,8 +9,9 @@ import make_golden
 import numpy as np
 import pytest
 
-from tinygen import build, checkpoint, train
+from tinygen import build, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
 
 ROOT = Path(__file__).parents[1]
 ARCHIVES = sorted((ROOT / "tests" / "golden").glob("*.tar.xz"))
@@ -37,7 +38,7 @@ def test_the_first_release_has_a_golden_checkpoint():
 
 
 def test_every_number_of_the_state_is_read_as_it_was_written(golden):
-    found = make_golden.described(checkpoint.find(golden.workdir))
+    found = make_golden.described(store.find(golden.workdir))
     assert found["step"] == golden.expected["step"] == 3
     for branch in ("params", "ema", "opt_state"):
         assert found[branch]["sums"] == golden.expected[branch]["sums"], golden.broken
@@ -58,7 +59,7 @@ def test_the_run_goes_on_with_its_stored_configuration(golden, metrics_of, saved
 
 def test_its_samples_are_those_that_the_release_drew(golden, monkeypatch):
     monkeypatch.setattr(build, "best_precision", lambda backend: "float32")  # as on the machine that drew them
-    samples = make_golden.draw(checkpoint.find(golden.workdir))
+    samples = make_golden.draw(store.find(golden.workdir))
     # Eight evaluations in float32, another processor and another XLA: far below a pixel's level, which is 8e-3.
     np.testing.assert_allclose(samples, golden.samples, atol=1e-4, rtol=0, err_msg=golden.broken)
 

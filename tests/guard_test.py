@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, train
+from tinygen import build, train
+from tinygen.checkpoints import store
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
-from tinygen.guard import Guard, RollBack, Spikes
+from tinygen.training.nonfinite import Guard, RollBack, Spikes
 
 
 def guard(**changes):
@@ -106,7 +107,7 @@ def poisoned(curve, add_row, tmp_path, metrics_of, saved_arrays):
             error=error,
             lines=[line for line in lines if "event" not in line],
             events=[(line["event"], line["step"]) for line in lines if "event" in line],
-            checkpoints=checkpoint.saved_steps(epath.Path(workdir)),
+            checkpoints=store.saved_steps(epath.Path(workdir)),
             state=lambda step: saved_arrays(workdir, step),
         )
 

@@ -5,8 +5,8 @@ import resource
 import pytest
 from etils import epath
 
-from tinygen.journal import Journal
 from tinygen.workdir.files import folder
+from tinygen.workdir.metrics_file import Journal
 
 
 def steps_in(path):

@@ -10,9 +10,10 @@ import patch_autoencoder
 import pytest
 from PIL import Image
 
-from tinygen import build, check, eval_fid, media, sample, train, trained
+from tinygen import build, check, eval_fid, media, sample, train
 from tinygen import config as config_lib
-from tinygen.checkpoint import find
+from tinygen.checkpoints import weights
+from tinygen.checkpoints.store import find
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
@@ -103,7 +104,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
     saved = find(finished_latents)
     config = configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
-    x = sample.draw(trained.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
+    x = sample.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)
     here = drawn(tmp_path / "here")
     np.testing.assert_array_equal(here, latents.pictures(saved.codec, x))

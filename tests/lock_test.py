@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 import pytest
 from etils import epath
 
-from tinygen import lock
 from tinygen.errors import UserError
+from tinygen.workdir import lock
 
 HOLDER = """
 import sys

@@ -1,4 +1,4 @@
-from tinygen.log_line import log_line
+from tinygen.workdir.log_line import log_line
 
 LOSSES = {"loss": 0.18342, "raw_loss": 0.2, "lr": 1e-3, "grad_norm": 1.5}
 

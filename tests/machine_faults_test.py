@@ -99,7 +99,7 @@ def test_what_is_nobodys_bug_is_one_line(name):
         KeyError("ours"),
         OSError("no number, no name"),
         RuntimeError("ours"),
-        ImportError("cannot import name 'x' from 'tinygen.state'", name="tinygen.state"),
+        ImportError("cannot import name 'x' from 'tinygen.train_step'", name="tinygen.train_step"),
         XLA("INTERNAL: ours"),
         raised(KeyError("ours"), context=FileNotFoundError(errno.ENOENT, "No such file", "x")),  # while a missing file was dealt with
     ],

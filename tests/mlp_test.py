@@ -9,7 +9,7 @@ from tinygen.errors import UserError
 from tinygen.models.mlp import MLP
 from tinygen.nn.layers import drop
 from tinygen.sharding import Layout, make_mesh, path_name
-from tinygen.state import graph_of, merge, split
+from tinygen.train_step import graph_of, merge, split
 
 MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]
 SETTINGS = dict(shape=(1,), target_shape=(1,), hidden=64, depth=2, dropout=0.25, precision="float32")

@@ -5,12 +5,13 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, checkpoint, train
+from tinygen import build, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import digest, load
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load as networks
-from tinygen.state import merge
-from tinygen.trained import digest, load
+from tinygen.train_step import merge
 
 
 def config(**changes):
@@ -53,7 +54,7 @@ def test_it_bears_the_run_s_name_and_never_fid_s(network):
 
 
 def test_a_run_s_own_pictures_get_the_features_of_its_averaged_weights_in_float32(grey, network):
-    saved = checkpoint.find(grey)
+    saved = store.find(grey)
     source = build.data_source(saved.config)
     x = next(source.epoch("validation", 8))["x"]
     pictures = np.repeat(saved.codec.decode(x), 3, -1)
@@ -105,10 +106,10 @@ def test_a_run_named_as_a_public_network_is_refused(classifier, tmp_path):
 
 
 def test_a_run_on_pictures_that_are_not_square_has_input_of_their_shape(grey, monkeypatch):
-    saved = checkpoint.find(grey)
+    saved = store.find(grey)
     spec = {**saved.codec.spec, "x": dataclasses.replace(saved.codec.spec["x"], shape=(8, 6, 1))}
     tall = dataclasses.replace(saved, codec=dataclasses.replace(saved.codec, spec=spec))
-    monkeypatch.setattr(checkpoint, "find", lambda *_, **options: tall)
+    monkeypatch.setattr(store, "find", lambda *_, **options: tall)
     network = networks.of_run(str(grey))
     assert (network.size, network.preset) == ((8, 6), "8x6, grey, bicubic, [-1, 1]")
     picture = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import checkpoint, places
+from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
+from tinygen.workdir import places
 
 RECIPE = f"--config={Path(__file__).parents[1] / 'configs' / 'dit_digits8.py'}:smoke"
 SUPPORTED = "is not supported; give a path on this machine, or gs://BUCKET/PATH"
@@ -44,7 +45,7 @@ def test_one_of_several_runs_that_a_report_cannot_read_is_named(capsys):
 
 def test_an_address_in_a_configuration_is_refused_too():
     with pytest.raises(UserError, match=r"config\.init\.ckpt=s3://a/b: s3:// is not supported"):
-        checkpoint.find("s3://a/b", option="config.init.ckpt")
+        store.find("s3://a/b", option="config.init.ckpt")
 
 
 @pytest.mark.parametrize("command", [["sample", "--ckpt=gs://bucket/run"], ["report", "--workdir=gs://bucket/run"]])

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, limits, preflight
+from tinygen import build, limits
+from tinygen.checkpoints import store
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.media import Media
+from tinygen.training import preflight
 
 
 @pytest.fixture
@@ -153,7 +155,7 @@ def test_a_run_that_has_nothing_left_to_do_is_not_looked_at(curve, tmp_path):
     source = build.data_source(config)
     empty = dataclasses.replace(source, splits={name: ArrayExamples({}) for name in source.splits})
     (tmp_path / "checkpoints" / "20").mkdir(parents=True)
-    assert checkpoint.saved_steps(epath.Path(tmp_path)) == [20]
+    assert store.saved_steps(epath.Path(tmp_path)) == [20]
     preflight.preflight(config, epath.Path(tmp_path), empty, build.parts(config, source.codec))
 
 

@@ -6,9 +6,10 @@ import pytest
 from benchmarks import gpt_step
 from flax import nnx
 
-from tinygen import build, checkpoint, train
+from tinygen import build, train
 from tinygen import config as config_lib
-from tinygen.state import split
+from tinygen.checkpoints import store
+from tinygen.train_step import split
 
 RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
 STATED = re.compile(r"([\d.,]+)\s*([kMB]?) parameters")
@@ -42,7 +43,7 @@ def parameters(recipe, config):
     else:
         codec = build.data_source(smoke(recipe)).codec
     parts = build.parts(config, codec)
-    return checkpoint.count(nnx.eval_shape(lambda: split(parts.create(nnx.Rngs(0)))[1]))
+    return store.count(nnx.eval_shape(lambda: split(parts.create(nnx.Rngs(0)))[1]))
 
 
 def stated(text):
@@ -66,7 +67,7 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
     assert {"eval_loss", "eval_ema_loss"} <= last.keys()
     kind = "txt" if config.model.name == "minigpt" else "png"
     assert sorted({path.name[:6] for path in (tmp_path / "run" / "samples").glob(f"*.{kind}")}) == ["000001", "000002"]
-    assert checkpoint.find(tmp_path / "run").step == 2
+    assert store.find(tmp_path / "run").step == 2
 
 
 @pytest.mark.slow

@@ -8,13 +8,14 @@ from flax import nnx
 from jax.test_util import check_grads
 from scipy import integrate, stats
 
-from tinygen import build, checkpoint, sample, train
+from tinygen import build, sample, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import load
 from tinygen.errors import UserError
 from tinygen.objectives.autoencoder import Reconstruction, divergence, psnr
 from tinygen.pretrained import autoencoder
-from tinygen.state import merge
-from tinygen.trained import load
+from tinygen.train_step import merge
 
 DRAW = np.random.default_rng(0)
 NUM = 5
@@ -134,7 +135,7 @@ def test_a_small_network_learns_to_give_digits_back(trained, metrics_of):
 def test_a_run_is_an_autoencoder_of_its_averaged_weights(trained):
     ours = autoencoder.load(str(trained), "--vae")
     assert (ours.name, ours.factor, ours.channels, ours.image_channels) == ("my_latents", 2, 2, 1)
-    saved = checkpoint.find(trained)
+    saved = store.find(trained)
     parts = build.parts(saved.config, saved.codec)
     model = merge(parts.graphdef, *load(saved, parts, ema=True))
     x = next(build.data_source(saved.config).epoch("validation", 4))["x"]

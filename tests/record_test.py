@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
-from tinygen import record
+from tinygen.workdir import logger
 
 
 class Clock:
@@ -35,7 +35,7 @@ class Computing:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(record, "time", clock)
+    monkeypatch.setattr(logger, "time", clock)
     return clock
 
 
@@ -43,8 +43,8 @@ def clock(monkeypatch):
 def kept(clock, monkeypatch, tmp_path):
     """A record of a run from step 0, and what it wrote; its other writers are left out."""
     silent = SimpleNamespace(write_scalars=lambda step, values: None, write_images=lambda step, images: None, close=lambda: None)
-    monkeypatch.setattr(record, "make_writers", lambda *_: [silent])
-    with record.Record(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
+    monkeypatch.setattr(logger, "make_writers", lambda *_: [silent])
+    with logger.Record(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
         yield made, lambda: [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -105,10 +105,10 @@ def test_what_came_before_the_clock_was_restarted_counts_for_nothing(kept, clock
 
 def test_memory_is_that_of_the_fullest_device_or_of_the_process(monkeypatch):
     devices = [SimpleNamespace(memory_stats=lambda size=size: {"peak_bytes_in_use": size}) for size in (2**30, 3 * 2**30)]
-    monkeypatch.setattr(record.jax, "local_devices", lambda: devices)
-    assert record.memory_gib() == 3.0
-    monkeypatch.setattr(record.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
-    assert 0.05 < record.memory_gib() < 1000
+    monkeypatch.setattr(logger.jax, "local_devices", lambda: devices)
+    assert logger.memory_gib() == 3.0
+    monkeypatch.setattr(logger.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
+    assert 0.05 < logger.memory_gib() < 1000
 
 
 def test_lines_of_a_call_have_the_rate_of_all_its_steps(kept, clock):
@@ -122,7 +122,7 @@ def test_lines_of_a_call_have_the_rate_of_all_its_steps(kept, clock):
 
 def test_what_is_written_in_the_background_keeps_its_order_and_is_there_at_the_end():
     done = []
-    with record.Background(most=2) as later:
+    with logger.Background(most=2) as later:
         for number in range(10):
             later(done.append, number)
     assert done == list(range(10))
@@ -135,7 +135,7 @@ def test_the_background_takes_no_more_than_it_may_keep_waiting():
         begun.set()
         assert held.wait(60)
 
-    with record.Background(most=2) as later:
+    with logger.Background(most=2) as later:
         later(block)
         assert begun.wait(60)
         for number in range(2):
@@ -162,7 +162,7 @@ def write(errors, most):
         if error is not None:
             raise error
 
-    with record.Background(most) as later:
+    with logger.Background(most) as later:
         for error in behind:
             later(fail, error)
         fail(ahead)
@@ -178,7 +178,7 @@ def test_an_error_in_the_background_comes_out_at_the_end_and_what_comes_after_it
         raise full
 
     written = []
-    later = record.Background(most=0)
+    later = logger.Background(most=0)
     later(fail)
     later(written.append, 1)  # waits for the one before it, there being no room for two
     later(written.append, 2)

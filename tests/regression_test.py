@@ -10,7 +10,7 @@ from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.models.mlp import MLP
 from tinygen.objectives.regression import Regression
-from tinygen.state import graph_of, init_state, merge, split
+from tinygen.train_step import graph_of, init_state, merge, split
 
 KEY = jax.random.key
 NUM = 6

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, train, trained
+from tinygen import build, train
+from tinygen.checkpoints import store, weights
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.sharding import path_name
@@ -19,8 +20,8 @@ CODEC = Codec(kind="curve", spec={})
 
 def saved(workdir, it):
     """The manager of a workdir with the state as its checkpoint 3."""
-    manager = checkpoint.make_manager(epath.Path(workdir), keep=1, keep_every=0)
-    checkpoint.save(manager, 3, it.state, it.config, CODEC, {})
+    manager = store.make_manager(epath.Path(workdir), keep=1, keep_every=0)
+    store.save(manager, 3, it.state, it.config, CODEC, {})
     manager.wait_until_finished()
     return manager
 
@@ -42,7 +43,7 @@ MESHES = [
 def test_a_state_comes_back_bit_for_bit_on_another_mesh_of_as_many_devices_or_not(made, tiny, tmp_path, before, after):
     old, new = made(tiny(), *before), made(tiny(), *after)
     with saved(tmp_path, old) as manager:
-        restored = checkpoint.restore(manager, 3, new.abstract, new.shardings)
+        restored = store.restore(manager, 3, new.abstract, new.shardings)
     assert jax.tree.structure(restored) == jax.tree.structure(old.state)
     shardings, back, moved = arrays(new.shardings), arrays(restored), 0
     for name, leaf in arrays(old.state).items():
@@ -52,14 +53,14 @@ def test_a_state_comes_back_bit_for_bit_on_another_mesh_of_as_many_devices_or_no
     assert moved > 0  # or this tests nothing
 
 
-@pytest.mark.parametrize("least", [checkpoint.SLICE, 1])
+@pytest.mark.parametrize("least", [store.SLICE, 1])
 def test_large_arrays_are_saved_in_parts_by_their_replicas_and_small_ones_whole(made, curve, tmp_path, monkeypatch, least):
     """Cutting a part off compiles a computation for each shape and device."""
     old, new, cuts, cut = made(curve(), 8, 1, 1), made(curve(), 1, 2, 1), [], jax.lax.slice_in_dim
     monkeypatch.setattr(jax.lax, "slice_in_dim", lambda *args, **keywords: cuts.append(1) or cut(*args, **keywords))
-    monkeypatch.setattr(checkpoint, "SLICE", least)
+    monkeypatch.setattr(store, "SLICE", least)
     with saved(tmp_path, old) as manager:
-        restored = checkpoint.restore(manager, 3, new.abstract, new.shardings)
+        restored = store.restore(manager, 3, new.abstract, new.shardings)
     assert bool(cuts) == (least == 1)
     for name, leaf in arrays(old.state).items():
         np.testing.assert_array_equal(arrays(restored)[name], leaf, err_msg=name, strict=True)
@@ -69,11 +70,11 @@ def test_a_state_that_is_donated_right_after_the_save_is_saved_as_it_was(made, c
     it = made(curve(), 1, 8, 1)
     expected = {name: np.array(leaf) for name, leaf in arrays(it.state).items()}
     overwrite = jax.jit(lambda state: jax.tree.map(jnp.zeros_like, state), donate_argnums=0)
-    with checkpoint.make_manager(epath.Path(tmp_path), keep=1, keep_every=0) as manager:
-        checkpoint.save(manager, 1, it.state, it.config, CODEC, {})
+    with store.make_manager(epath.Path(tmp_path), keep=1, keep_every=0) as manager:
+        store.save(manager, 1, it.state, it.config, CODEC, {})
         overwrite(it.state)
         manager.wait_until_finished()
-        restored = checkpoint.restore(manager, 1, it.abstract, it.shardings)
+        restored = store.restore(manager, 1, it.abstract, it.shardings)
     for name, leaf in arrays(restored).items():
         np.testing.assert_array_equal(leaf, expected[name], err_msg=name)
 
@@ -104,9 +105,9 @@ def test_any_other_leaf_is_refused_by_name_in_the_whole_state_and_in_a_branch(ma
     other = it.abstract._replace(params=changed(it.abstract.params))
     branch = {"ema": changed(it.abstract.ema), "buffers": it.abstract.buffers}
     with saved(tmp_path, it) as manager, pytest.raises(UserError) as whole:
-        checkpoint.restore(manager, 3, other, places(other))
+        store.restore(manager, 3, other, places(other))
     with pytest.raises(UserError) as part:
-        checkpoint.find(tmp_path).restore_weights(branch, places(branch))
+        store.find(tmp_path).restore_weights(branch, places(branch))
     for refused, name in ((whole, "params"), (part, "ema")):
         first, second, advice = str(refused.value).splitlines()
         assert (first.startswith(f"{tmp_path}/checkpoints/3 "), second) == (True, f"  {line.format(name)}")
@@ -116,7 +117,7 @@ def test_any_other_leaf_is_refused_by_name_in_the_whole_state_and_in_a_branch(ma
 def test_a_long_list_of_other_leaves_is_cut_short(made, curve, tiny, tmp_path):
     old, new = made(curve(), 1, 1, 1), made(tiny(), 1, 1, 1)
     with saved(tmp_path, old) as manager, pytest.raises(UserError, match=r"missing \(\d+\): .* and \d+ more") as refused:
-        checkpoint.restore(manager, 3, new.abstract, new.shardings)
+        store.restore(manager, 3, new.abstract, new.shardings)
     assert len(str(refused.value).splitlines()) <= 6
 
 
@@ -192,8 +193,8 @@ def test_a_missing_checkpoint_to_begin_from_is_refused_before_data_are_prepared(
 def test_sampling_from_a_checkpoint_of_another_model_is_refused(made, tiny, tmp_path):
     it = made(tiny(), 1, 1, 1)
     saved(tmp_path, it).close()
-    found = checkpoint.find(tmp_path)
+    found = store.find(tmp_path)
     wider = tiny(model=dict(width=16))
     parts = build.parts(wider, build.data_source(wider).codec)
     with pytest.raises(UserError, match=r"other shape \(\d+\): ema/blocks/0/"):
-        trained.load(found, parts, ema=True)
+        weights.load(found, parts, ema=True)

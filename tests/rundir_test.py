@@ -7,8 +7,8 @@ import pytest
 from etils import epath
 
 from tinygen import config as config_lib
-from tinygen import rundir
 from tinygen.errors import UserError
+from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import folder
 
 

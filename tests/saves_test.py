@@ -12,9 +12,11 @@ import time
 import pytest
 from etils import epath
 
-from tinygen import checkpoint, evaluate, record, seals, train
+from tinygen import evaluate, train
+from tinygen.checkpoints import checksums, store
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
+from tinygen.workdir import logger
 from tinygen.workdir.files import folder
 
 
@@ -78,13 +80,13 @@ def test_sampling_from_a_damaged_checkpoint_is_refused_and_names_the_file(half, 
 
 def at_steps(monkeypatch, deeds):
     """Calls deeds[n] when step n of the next run has ended."""
-    advance = record.Record.advance
+    advance = logger.Record.advance
 
     def acting(self, step):
         advance(self, step)
         deeds.get(step, lambda: None)()
 
-    monkeypatch.setattr(record.Record, "advance", acting)
+    monkeypatch.setattr(logger.Record, "advance", acting)
 
 
 def limit(size):
@@ -119,12 +121,12 @@ def test_saves_and_lines_without_room_cost_nothing_but_themselves(curve, tmp_pat
 
     at_steps(monkeypatch, {6: lambda: limit_after(workdir, 5, 700), 12: lambda: limit(resource.RLIM_INFINITY)})
     assert train.main(config(), str(workdir)) == 0
-    assert checkpoint.saved_steps(epath.Path(workdir)) == [5, 15, 20]
+    assert store.saved_steps(epath.Path(workdir)) == [5, 15, 20]
     assert [(event["event"], event["step"]) for event in events_of(workdir)] == [("start", 0), ("unsaved", 10), ("finished", 20)]
     assert metrics_of(workdir) == metrics_of(tmp_path / "straight")
     expected = saved_arrays(tmp_path / "straight", 20)
     assert all((leaf == expected[name]).all() for name, leaf in saved_arrays(workdir, 20).items())
-    assert not seals.unfinished(folder(workdir, "checkpoints"))
+    assert not checksums.unfinished(folder(workdir, "checkpoints"))
 
 
 def test_a_save_whose_folder_cannot_be_made_leaves_no_thread_that_waits_for_it(curve, tmp_path, monkeypatch):
@@ -146,7 +148,7 @@ def test_a_save_whose_folder_cannot_be_made_leaves_no_thread_that_waits_for_it(c
 
     at_steps(monkeypatch, {6: protect, 12: read_only.clear})
     assert train.main(config, str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
     assert not [thread for thread in threading.enumerate() if thread not in before and not thread.daemon and thread.is_alive()]
 
 
@@ -164,7 +166,7 @@ def test_no_checkpoint_is_ahead_of_lines_that_wait(curve, tmp_path, monkeypatch,
 
     at_steps(monkeypatch, {6: take_away, 12: put_back})
     assert train.main(config, str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [5, 15, 20]
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == list(range(1, 21))
 
 
@@ -177,7 +179,7 @@ def test_where_the_last_save_fails_the_run_says_so_and_can_be_finished_later(cur
             train.main(config, str(tmp_path / "run"))
     limit(resource.RLIM_INFINITY)
     assert train.main(config, str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [10, 12]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [10, 12]
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == list(range(1, 13))
 
 
@@ -195,7 +197,7 @@ def test_a_signal_during_an_evaluation_leaves_at_once_and_the_evaluation_is_made
 
         patch.setattr(evaluate, "make_held_out", make)
         assert train.main(config, str(workdir)) == 143
-    assert checkpoint.saved_steps(epath.Path(workdir)) == [10]
+    assert store.saved_steps(epath.Path(workdir)) == [10]
     assert "eval_loss" not in metrics_of(workdir)[-1]
     assert not (workdir / "samples" / "000010-curve.png").exists()
     assert train.main(config, str(workdir)) == 0
@@ -223,9 +225,9 @@ def test_a_workdir_that_goes_away_under_a_run_is_missed_and_not_made_anew(deed, 
     assert not workdir.exists()
     assert "metrics.jsonl cannot be written: the folder was moved or deleted" in caplog.text
     if deed == "moved":
-        assert checkpoint.saved_steps(epath.Path(elsewhere)) == [5]
+        assert store.saved_steps(epath.Path(elsewhere)) == [5]
         assert train.main(in_pieces(curve), str(elsewhere)) == 0
-        assert checkpoint.saved_steps(epath.Path(elsewhere)) == [5, 10, 15, 20]
+        assert store.saved_steps(epath.Path(elsewhere)) == [5, 10, 15, 20]
 
 
 @pytest.mark.slow
@@ -235,7 +237,7 @@ def test_a_workdir_that_comes_back_misses_nothing(curve, tmp_path, monkeypatch, 
     at_steps(monkeypatch, {11: lambda: workdir.rename(tmp_path / "away"), 17: lambda: (tmp_path / "away").rename(workdir)})
     assert train.main(in_pieces(curve), str(workdir)) == 0
     assert metrics_of(workdir) == metrics_of(tmp_path / "straight")
-    assert 20 in checkpoint.saved_steps(epath.Path(workdir))
+    assert 20 in store.saved_steps(epath.Path(workdir))
 
 
 def test_another_folder_in_the_workdirs_place_is_left_alone(curve, tmp_path, monkeypatch):

@@ -5,12 +5,13 @@ import dataclasses
 import pytest
 from etils import epath
 
-from tinygen import build, stages, train
+from tinygen import build, train
 from tinygen import config as config_lib
-from tinygen.checkpoint import Saved
+from tinygen.checkpoints.store import Saved
 from tinygen.data.codec import Codec, Field
 from tinygen.data.provenance import Latents
 from tinygen.errors import UserError
+from tinygen.training import warm_start
 
 CURE = "--config.init.partial=True"
 
@@ -49,11 +50,11 @@ def microdit(**keys):
 )
 def test_a_key_that_gives_weights_another_meaning_is_refused_with_both_values(changes, said):
     with pytest.raises(UserError) as refused:
-        stages.check_model(config(**changes), saved())
+        warm_start.check_model(config(**changes), saved())
     assert str(refused.value).startswith("config.init.ckpt=earlier is a run of another model (its -> this run's): ")
     assert said in str(refused.value)
     assert CURE in str(refused.value)
-    stages.check_model(config(**changes, init=dict(ckpt="earlier", partial=True)), saved())
+    warm_start.check_model(config(**changes, init=dict(ckpt="earlier", partial=True)), saved())
 
 
 def test_what_edms_network_predicts_hangs_on_sigma_data_alone():
@@ -61,8 +62,8 @@ def test_what_edms_network_predicts_hangs_on_sigma_data_alone():
         return dict(objective=dict(name="edm", **keys))
 
     with pytest.raises(UserError, match=r"objective.sigma_data: 0.5 -> 0.7"):
-        stages.check_model(config(**edm(sigma_data=0.7)), saved(**edm(sigma_data=0.5)))
-    stages.check_model(config(**edm(p_mean=-0.6, p_std=1.0, cond_drop=0.2, nfe=8, rho=5.0, sigma_max=40.0)), saved(**edm()))
+        warm_start.check_model(config(**edm(sigma_data=0.7)), saved(**edm(sigma_data=0.5)))
+    warm_start.check_model(config(**edm(p_mean=-0.6, p_std=1.0, cond_drop=0.2, nfe=8, rho=5.0, sigma_max=40.0)), saved(**edm()))
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ def test_what_edms_network_predicts_hangs_on_sigma_data_alone():
     ids=str,
 )
 def test_how_weights_are_trained_may_differ(mine, theirs):
-    stages.check_model(config(**mine), saved(**theirs))
+    warm_start.check_model(config(**mine), saved(**theirs))
 
 
 def test_of_many_differences_six_are_named():
     other = microdit(width=64, depth=2, heads=2, mlp_ratio=2.0, mlp_multiple=8, mixer_depth=1, qk_norm=False, adaln="shared")
     with pytest.raises(UserError, match=r"; and 2 more\.\n") as refused:
-        stages.check_model(config(model=other), saved())
+        warm_start.check_model(config(model=other), saved())
     assert len(str(refused.value).splitlines()) == 2
 
 
@@ -101,54 +102,54 @@ def test_of_many_differences_six_are_named():
 )
 def test_data_that_the_weights_do_not_know_are_refused_with_what_differs(mine, said):
     with pytest.raises(UserError) as refused:
-        stages.check_data(config(), mine, saved())
+        warm_start.check_data(config(), mine, saved())
     assert str(refused.value).startswith("config.init.ckpt=earlier is a run of other data (its -> this run's): ")
     assert said in str(refused.value)
     assert CURE in str(refused.value)
-    stages.check_data(config(init=dict(ckpt="earlier", partial=True)), mine, saved())
+    warm_start.check_data(config(init=dict(ckpt="earlier", partial=True)), mine, saved())
 
 
 def test_images_of_another_size_are_refused_until_their_positions_are_interpolated():
     for grid in (0, 16, 4):
         with pytest.raises(UserError) as refused:
-            stages.check_data(config(model=microdit(position_grid=grid)), codec(64, 64), saved())
+            warm_start.check_data(config(model=microdit(position_grid=grid)), codec(64, 64), saved())
         assert str(refused.value) == (
             "config.init.ckpt=earlier: the images are 64x64 where the checkpoint's were 32x32: "
             "--config.model.position_grid=8 interpolates their positions"
         )
     interpolated = config(model=microdit(position_grid=8))
-    stages.check_data(interpolated, codec(64, 64), saved())
-    stages.check_data(interpolated, codec(128, 128), saved(codec(64, 64), model=microdit(position_grid=8)))  # a third stage
-    stages.check_data(config(init=dict(ckpt="earlier", partial=True)), codec(64, 64), saved())
+    warm_start.check_data(interpolated, codec(64, 64), saved())
+    warm_start.check_data(interpolated, codec(128, 128), saved(codec(64, 64), model=microdit(position_grid=8)))  # a third stage
+    warm_start.check_data(config(init=dict(ckpt="earlier", partial=True)), codec(64, 64), saved())
 
 
 def test_images_of_the_same_size_keep_the_positions_that_they_had():
     for grid in (0, 8):  # the same, in two ways
-        stages.check_data(config(model=microdit(position_grid=grid)), codec(), saved())
+        warm_start.check_data(config(model=microdit(position_grid=grid)), codec(), saved())
     said = r"^config.model.position_grid=4: positions span 8 rows of patches in earlier: --config.model.position_grid=8$"
     with pytest.raises(UserError, match=said):
-        stages.check_data(config(model=microdit(position_grid=4)), codec(), saved())
+        warm_start.check_data(config(model=microdit(position_grid=4)), codec(), saved())
 
 
 def test_positions_of_patches_that_do_not_divide_the_images_stay_and_are_not_interpolated():
     earlier = saved(codec(37, 53))  # 10x14 patches of 4
     for grid in (0, 10):
-        stages.check_data(config(model=microdit(position_grid=grid)), codec(37, 53), earlier)
+        warm_start.check_data(config(model=microdit(position_grid=grid)), codec(37, 53), earlier)
     with pytest.raises(UserError, match=r"the images are 74x106 where .* were 37x53, and their patches do not divide both"):
-        stages.check_data(config(model=microdit(position_grid=10)), codec(74, 106), earlier)
+        warm_start.check_data(config(model=microdit(position_grid=10)), codec(74, 106), earlier)
 
 
 def test_positions_of_other_proportions_are_not_interpolated():
     with pytest.raises(UserError, match=r"the images are 64x32 where .* were 32x32, which is no multiple in both directions"):
-        stages.check_data(config(model=microdit(position_grid=8)), codec(64, 32), saved())
-    stages.check_data(config(model=microdit(position_grid=8)), codec(64, 32), saved(codec(32, 16)))
+        warm_start.check_data(config(model=microdit(position_grid=8)), codec(64, 32), saved())
+    warm_start.check_data(config(model=microdit(position_grid=8)), codec(64, 32), saved(codec(32, 16)))
 
 
 def test_a_model_without_positions_keeps_its_size():
     classifier = dict(model=dict(name="classifier"), objective=dict(name="classification"))
     with pytest.raises(UserError, match=r"64x64 where .* 32x32, and model 'classifier' has no positions to interpolate"):
-        stages.check_data(config(**classifier), codec(64, 64), saved(**classifier))
-    stages.check_data(config(**classifier), codec(), saved(**classifier))
+        warm_start.check_data(config(**classifier), codec(64, 64), saved(**classifier))
+    warm_start.check_data(config(**classifier), codec(), saved(**classifier))
 
 
 # Runs
@@ -204,10 +205,10 @@ def latent_codec(**changes):
 )
 def test_latents_that_mean_something_else_are_refused(changes, said):
     earlier = saved(latent_codec())
-    stages.check_data(config(), latent_codec(), earlier)
+    warm_start.check_data(config(), latent_codec(), earlier)
     with pytest.raises(UserError, match=said):
-        stages.check_data(config(), latent_codec(**changes), earlier)
-    stages.check_data(config(init=dict(ckpt="earlier", partial=True)), latent_codec(**changes), earlier)
+        warm_start.check_data(config(), latent_codec(**changes), earlier)
+    warm_start.check_data(config(init=dict(ckpt="earlier", partial=True)), latent_codec(**changes), earlier)
 
 
 @pytest.mark.parametrize(

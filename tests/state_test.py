@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from tinygen import build
 from tinygen.nn.layers import Buffer, Linear
 from tinygen.sharding import path_name
-from tinygen.state import TrainState, gradients, graph_of, init_state, make_train_step, merge, split
+from tinygen.train_step import TrainState, gradients, graph_of, init_state, make_train_step, merge, split
 
 EMA_DECAY = 0.5
 

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, rundir, stages, train
+from tinygen import build, train
 from tinygen import config as config_lib
-from tinygen.checkpoint import Saved
+from tinygen.checkpoints import store
+from tinygen.checkpoints.store import Saved
 from tinygen.data import embedded
 from tinygen.data.base import check_batch
 from tinygen.data.codec import Codec
 from tinygen.data.text import spread
 from tinygen.errors import UserError
-from tinygen.workdir import files
+from tinygen.training import warm_start
+from tinygen.workdir import files, manifest
 
 STORIES = [f"Story {index}: the cat number {index} sat on the mat, it's {index * 7} years old. " * 3 for index in range(40)]
 MARKER = "<|endoftext|>"
@@ -181,10 +183,10 @@ def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored
     mine = config(stories, tokenizer="bpe", vocabulary=280)
     assert train.words_so_far(mine, epath.Path(tmp_path)) is None
     stage = config_lib.change(mine, dict(init=dict(ckpt="earlier")))
-    monkeypatch.setattr(stages, "find", lambda ckpt, option: Saved(epath.Path(ckpt), 9, mine, codec, {}))
+    monkeypatch.setattr(warm_start, "find", lambda ckpt, option: Saved(epath.Path(ckpt), 9, mine, codec, {}))
     assert train.words_so_far(stage, epath.Path(tmp_path)) == codec.vocabulary
-    monkeypatch.setattr(checkpoint, "saved_steps", lambda folder: [3])
-    monkeypatch.setattr(checkpoint, "item", lambda folder, step, name: json.loads(json.dumps(codec.to_json())))
+    monkeypatch.setattr(store, "saved_steps", lambda folder: [3])
+    monkeypatch.setattr(store, "item", lambda folder, step, name: json.loads(json.dumps(codec.to_json())))
     assert train.words_so_far(mine, epath.Path(tmp_path)) == codec.vocabulary
 
 
@@ -193,21 +195,21 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
 
     def refused(old, new):
         with pytest.raises(UserError) as error:
-            stages.check_data(stage, new, Saved(epath.Path("earlier"), 9, stage, old, {}))
+            warm_start.check_data(stage, new, Saved(epath.Path("earlier"), 9, stage, old, {}))
         return str(error.value)
 
     bytewise, small = (source(stories, **keys).codec for keys in (dict(tokenizer="bytes"), dict(tokenizer="bpe", vocabulary=300)))
     earlier = Saved(epath.Path("earlier"), 9, stage, Codec.from_json(small.to_json()), {})
-    stages.check_data(stage, small, earlier)
+    warm_start.check_data(stage, small, earlier)
     longer = source(stories, tokenizer="bpe", vocabulary=300, length=24).codec
     learned = config_lib.change(stage, dict(model=dict(name="minigpt", positions="learned")))
     rotary = config_lib.change(stage, dict(model=dict(name="minigpt", positions="rope")))
-    stages.check_data(rotary, longer, earlier)  # which no array depends on
+    warm_start.check_data(rotary, longer, earlier)  # which no array depends on
     with pytest.raises(UserError, match=r"shape of tokens: \(\d+,\) -> \(24,\)"):
-        stages.check_data(learned, longer, earlier)
+        warm_start.check_data(learned, longer, earlier)
     partial = config_lib.change(stage, dict(init=dict(partial=True)))
     with caplog.at_level("WARNING"):
-        stages.check_data(partial, bytewise, earlier)
+        warm_start.check_data(partial, bytewise, earlier)
     assert "vocabulary: 300 tokens (bpe) -> 257 tokens (bytes). Rows of an embedding" in caplog.text
     assert "vocabulary: 257 tokens (bytes) -> 300 tokens (bpe)" in refused(bytewise, small)
     zebras = tmp_path / "zebras.txt"
@@ -218,12 +220,12 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
 @pytest.mark.parametrize("keys", [dict(tokenizer="bpe"), dict(vocabulary=512), dict(length=64), dict(pack=False)], ids=str)
 def test_how_text_is_read_may_not_change_in_a_runs_workdir(keys, tmp_path):
     workdir = epath.Path(tmp_path)
-    rundir.claim(workdir, config("a.txt"))
+    manifest.claim(workdir, config("a.txt"))
     (workdir / "metrics.jsonl").write_text('{"step": 1}\n')
-    rundir.claim(workdir, config("b.txt", files="elsewhere", pattern="*.md"))
+    manifest.claim(workdir, config("b.txt", files="elsewhere", pattern="*.md"))
     [(key, value)] = keys.items()
     with pytest.raises(UserError, match=rf"data.{key}: .* -> {value}"):
-        rundir.claim(workdir, config("a.txt", **keys))
+        manifest.claim(workdir, config("a.txt", **keys))
 
 
 def test_the_first_windows_are_shown_as_the_model_sees_them(stories, tmp_path):

@@ -5,9 +5,11 @@ import time
 import pytest
 from etils import epath
 
-from tinygen import build, checkpoint, train, writers
+from tinygen import build, train
+from tinygen.checkpoints import store
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
+from tinygen.workdir import writers
 
 
 def test_a_refusal_of_other_data_leaves_the_run_as_it_was(curve, add_row, tmp_path):
@@ -40,11 +42,11 @@ def test_where_data_fail_in_mid_run_what_was_learnt_is_saved_and_the_reason_note
         train.main(curve(train=dict(steps=50, checkpoint_every=0)), str(tmp_path / "run"))
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert (events[-1]["event"], events[-1]["reason"]) == ("stopped", "cat.png has gone")
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"]]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"]]
     assert events[-1]["step"] >= 1
     monkeypatch.setattr(Failing, "good", 1000)  # the file is back
     assert train.main(curve(train=dict(steps=12, checkpoint_every=0)), str(tmp_path / "run")) == 0
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"], 12]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"], 12]
 
 
 def test_pictures_that_cannot_be_written_are_told_of_once_and_the_run_goes_on(curve, tmp_path, caplog, metrics_of):
@@ -53,7 +55,7 @@ def test_pictures_that_cannot_be_written_are_told_of_once_and_the_run_goes_on(cu
     assert train.main(curve(train=dict(steps=10, preview_every=2, log_every=5)), str(tmp_path / "run")) == 0
     warnings = [line.message for line in caplog.records if "samples/ cannot be written" in line.message]
     assert warnings == ["samples/ cannot be written: a file, where a folder should be: it is not opened. The run goes on."]
-    assert checkpoint.saved_steps(epath.Path(tmp_path / "run")) == [10]
+    assert store.saved_steps(epath.Path(tmp_path / "run")) == [10]
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 5, 10]
 
 

@@ -15,12 +15,16 @@ import pytest
 from PIL import Image
 
 import tinygen
-from tinygen import build, checkpoint, feed, lock, media, rundir, runtime, train
+from tinygen import build, media, runtime, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import load
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.sample import make_preview
-from tinygen.trained import load
+from tinygen.training import batches
+from tinygen.workdir import lock
+from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import folder
 
 STOP = 20
@@ -135,7 +139,7 @@ def test_a_preview_is_a_grid_of_as_many_samples_as_asked_for(finished):
 def test_previews_are_drawn_with_the_averaged_weights(finished):
     source = build.data_source(finished.config)
     parts = build.parts(finished.config, source.codec)
-    saved = checkpoint.find(finished.workdir)
+    saved = store.find(finished.workdir)
     (ema, buffers), (raw, _) = (load(saved, parts, ema=averaged) for averaged in (True, False))
     with jax.set_mesh(parts.layout.mesh):
         preview = make_preview(finished.config, source, parts)
@@ -145,8 +149,8 @@ def test_previews_are_drawn_with_the_averaged_weights(finished):
 
 
 def test_previews_come_densely_at_first_then_every_so_many_steps():
-    assert [step for step in range(1, 2001) if feed.preview_due(step, 700)] == [1, 2, 5, 10, 20, 50, 100, 200, 500, 700, 1400]
-    assert [step for step in range(1, 31) if feed.preview_due(step, 8)] == [1, 2, 5, 8, 16, 24]
+    assert [step for step in range(1, 2001) if batches.preview_due(step, 700)] == [1, 2, 5, 10, 20, 50, 100, 200, 500, 700, 1400]
+    assert [step for step in range(1, 31) if batches.preview_due(step, 8)] == [1, 2, 5, 8, 16, 24]
 
 
 def test_zero_turns_previews_evaluations_and_regular_checkpoints_off(curve, tmp_path, metrics_of):
@@ -221,7 +225,7 @@ def test_a_workdir_whose_run_never_began_takes_other_data(curve, tmp_path):
 
 
 def test_a_workdir_in_use_is_refused_until_it_is_free(curve, tmp_path):
-    with lock.own(checkpoint.epath.Path(tmp_path / "run")), pytest.raises(UserError, match="another process is training there"):
+    with lock.own(store.epath.Path(tmp_path / "run")), pytest.raises(UserError, match="another process is training there"):
         train.main(curve(), str(tmp_path / "run"))
     assert train.main(curve(train=dict(steps=1)), str(tmp_path / "run")) == 0
 

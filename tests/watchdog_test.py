@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tinygen import feed
-from tinygen.watchdog import HINTS, Watchdog, place, spoken
+from tinygen.training import batches as feed
+from tinygen.workdir.watchdog import HINTS, Watchdog, place, spoken
 
 SHORT = 0.05 / 60  # minutes
 PATIENT = 30  # seconds that a test waits for a message, at most
@@ -39,7 +39,7 @@ def test_a_stall_tells_what_is_waited_for_since_when_in_which_line_and_what_to_l
             feed.stacked(batches(), 1)
     line = feed.stacked.__code__.co_firstlineno + 3
     assert re.match(r"no step for \d+ seconds after step 120: waiting for data since \d\d:\d\d, in ", messages[0])
-    assert messages[0].endswith(f", in tinygen/feed.py:{line}. Is the folder's disk or network slow?")
+    assert messages[0].endswith(f", in tinygen/training/batches.py:{line}. Is the folder's disk or network slow?")
     assert "\n" not in messages[0]
 
 

@@ -5,8 +5,9 @@ import types
 import numpy as np
 import pytest
 
-from tinygen import train, writers
+from tinygen import train
 from tinygen.errors import UserError
+from tinygen.workdir import writers
 from tinygen.workdir.files import folder
 
 

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tinygen import checkpoint, evaluate, media, train
 from tinygen import config as config_lib
+from tinygen import evaluate, media, train
+from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
@@ -242,9 +243,9 @@ def test_a_reader_that_leaves_early_leaves_whole_files(run, tmp_path):
 def test_an_evaluation_on_other_data_than_those_of_training_is_refused(run, tmp_path, monkeypatch, capfd):
     (other := tmp_path / "text.txt").write_text("<|endoftext|>".join(f"line {n}: to be or not to be\n" for n in range(39)))
     copy = shutil.copytree(run.workdir, tmp_path / "copy")
-    saved = checkpoint.find(str(copy))
+    saved = store.find(str(copy))
     moved = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(data=dict(path=str(other)))))
-    monkeypatch.setattr(checkpoint, "find", lambda *_: moved)
+    monkeypatch.setattr(store, "find", lambda *_: moved)
     assert cli.main(["eval", f"--ckpt={copy}"]) == 2
     assert "have changed since it was trained (1 file changed: 'text.txt'):\nwhat is held out now" in capfd.readouterr().err
 

@@ -38,7 +38,7 @@ from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 from tinygen.objectives.regression import Regression
 from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
-from tinygen.state import Call, TrainState, make_train_step, make_train_steps, split
+from tinygen.train_step import Call, TrainState, make_train_step, make_train_steps, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {
     "microdit": MicroDiT,

@@ -15,25 +15,27 @@ from absl import logging
 from etils import epath
 from rich.console import Console
 
-from tinygen import build, checkpoint, evaluate, limits, optim, processes, programs, runtime, sample, seals, train
+from tinygen import build, evaluate, limits, optim, processes, runtime, sample, train
 from tinygen import config as config_lib
-from tinygen.best import Best
+from tinygen.checkpoints import checksums, store
+from tinygen.checkpoints.best import Best
+from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import make_scoring
-from tinygen.feed import bounded, calls, device_calls
 from tinygen.footprint import bytes_held, placed, si
-from tinygen.forecast import Times, forecast
-from tinygen.guard import Guard, Spikes
-from tinygen.loop import Loop, Pending, flush
-from tinygen.preflight import abstract_state, check_disk, check_memory
-from tinygen.record import Record
 from tinygen.runtime import StopSignal
-from tinygen.saves import Saves
-from tinygen.scratch import beside
-from tinygen.state import TrainState, init_state
 from tinygen.terminal import printable
+from tinygen.train_step import TrainState, init_state
+from tinygen.training import program
+from tinygen.training.batches import bounded, calls, device_calls
+from tinygen.training.duration import Times, forecast
+from tinygen.training.loop import Loop, Pending, flush
+from tinygen.training.nonfinite import Guard, Spikes
+from tinygen.training.preflight import abstract_state, check_disk, check_memory
+from tinygen.workdir.logger import Record
+from tinygen.workdir.scratch import beside
 
 BATCHES = 2  # that an evaluation is tried on
 FEW = 16  # samples that scores are tried on
@@ -115,7 +117,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     fed = bounded(config)
     with checks("compile the step") as found:
         jitted, argument = build.train_call(fed, parts, shardings)
-        compiled = programs.compiled_step(jitted, layout, abstract, argument)
+        compiled = program.compiled_step(jitted, layout, abstract, argument)
         found += fits(compiled, "the training step", abstract, abstract, parts)
     held_out, drawing = compile_asides(run, abstract, checks)
     with checks("two calls of the step") as found:
@@ -243,11 +245,11 @@ def save_and_restore(run: Run, state: TrainState, abstract: TrainState, checks: 
         size = bytes_below(folder)
         found.append(f"{si(size, 1024)}B")
     with checks("restore") as found:
-        if processes.leads() and (why := seals.fault(run.saves.checkpoints / str(step))):
+        if processes.leads() and (why := checksums.fault(run.saves.checkpoints / str(step))):
             raise UserError(f"{folder / str(step)} is damaged as soon as it is saved ({why}): does the disk keep what it is given?")
         saved = shards(state)
         del state  # a run restores into devices that are empty
-        restored = checkpoint.restore(run.saves.manager, step, abstract, run.parts.layout.shardings(abstract))
+        restored = store.restore(run.saves.manager, step, abstract, run.parts.layout.shardings(abstract))
         if not all(same_bits(a, b) for a, b in zip(saved, shards(restored), strict=True)):
             raise UserError(f"the state restored from {folder} is not the one saved: does the disk keep what it is given?")
         found.append(f"{len(jax.tree.leaves(restored))} arrays, the same bit for bit")
@@ -275,4 +277,4 @@ def held_out_examples(run: Run) -> int:
 
 def reached(workdir: epath.Path) -> int:
     """The step from which a run in the workdir goes on."""
-    return max(checkpoint.saved_steps(workdir), default=0)
+    return max(store.saved_steps(workdir), default=0)

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, checkpoint, processes, same_data, sample, seals, trained
+from tinygen import build, processes, sample
 from tinygen import config as config_lib
+from tinygen.checkpoints import checksums, store
+from tinygen.checkpoints import weights as trained
 from tinygen.data.base import DataSource
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
@@ -30,6 +32,7 @@ from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, sh
 from tinygen.sampling.settings import configured, guidance, stepping
 from tinygen.sharding import Layout, make_mesh
 from tinygen.terminal import say
+from tinygen.workdir import data_contents
 from tinygen.workdir.files import TEXT, folder
 
 NUM = 50_000  # samples of a checkpoint, as published numbers have it
@@ -137,7 +140,7 @@ def main(
     return 0
 
 
-def planned(saved: checkpoint.Saved, settings: Mapping[str, Any]) -> tuple[config_lib.Config, build.Parts, int | None]:
+def planned(saved: store.Saved, settings: Mapping[str, Any]) -> tuple[config_lib.Config, build.Parts, int | None]:
     """(configuration, parts, network evaluations a sample) of sampling with some settings. Raises UserError for those that do not do."""
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
@@ -188,7 +191,7 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
         logging.warning("%s", problem)
 
 
-def _data_of(config: config_lib.Config, saved: checkpoint.Saved) -> DataSource:
+def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
     """The data of a run, or the images behind latents. Data that have changed are warned of."""
     codec = saved.codec
     if codec.latents is not None:
@@ -199,7 +202,7 @@ def _data_of(config: config_lib.Config, saved: checkpoint.Saved) -> DataSource:
     with processes.lead_first("data"):
         source = build.data_source(config, codec.text, prepares=False)
     processes.agree("the data", source.fingerprint)
-    if why := same_data.change(folder(saved.workdir), saved.manifest, source):
+    if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
         logging.warning("The data of %s have changed since it was trained (%s): scores are against what they are now", saved.workdir, why)
     return source
 
@@ -224,9 +227,9 @@ def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, S
         return dataclasses.replace(stated, features=side.features)
 
 
-def identity(saved: checkpoint.Saved) -> str:
+def identity(saved: store.Saved) -> str:
     """What tells a checkpoint from another of the same step that the workdir held before: its sums, or its time."""
-    sums = saved.folder.read(seals.SUMS, TEXT)
+    sums = saved.folder.read(checksums.SUMS, TEXT)
     return sums.decode("utf-8", "replace") if sums is not None else str(saved.folder.path().stat().mtime)
 
 

@@ -8,27 +8,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen import build, checkpoint, processes, same_data
+from tinygen import build, processes
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import EVERYWHERE, load
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.objectives.metrics import finalise
 from tinygen.rng import stream
-from tinygen.state import Metrics, TrainState, Tree, make_eval_step
 from tinygen.terminal import say
-from tinygen.trained import EVERYWHERE, load
+from tinygen.train_step import Metrics, TrainState, Tree, make_eval_step
+from tinygen.workdir import data_contents
 from tinygen.workdir.files import folder
 
 
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     """Prints the held-out metrics of a checkpoint and appends them to the run's eval.jsonl."""
-    saved = checkpoint.find(ckpt, step)
+    saved = store.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
     config = config_lib.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
         source = build.data_source(config, saved.codec.words, prepares=False)
-    if why := same_data.change(folder(saved.workdir), saved.manifest, source):
+    if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
         raise UserError(
             f"the data of {saved.workdir} have changed since it was trained ({why}):\n"
             "what is held out now may have been trained on. Put them back as they were."
@@ -42,7 +44,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     return 0
 
 
-def publish(saved: checkpoint.Saved, ema: bool, source: DataSource, values: dict[str, float]) -> None:
+def publish(saved: store.Saved, ema: bool, source: DataSource, values: dict[str, float]) -> None:
     """Prints the metrics and appends them to the run's eval.jsonl."""
     line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
     folder(saved.workdir).append("eval.jsonl", json.dumps(line) + "\n")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygen import hlo
 from tinygen.sharding import AXES, Layout, path_name
-from tinygen.state import TrainState
+from tinygen.train_step import TrainState
 
 BRANCHES = {"params": "parameters", "ema": "EMA", "opt_state": "optimizer", "buffers": "buffers"}  # of the state, with their names
 LARGEST = 5  # replicated leaves that are named

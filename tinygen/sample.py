@@ -12,7 +12,9 @@ import jax
 import numpy as np
 from rich.progress import track
 
-from tinygen import build, checkpoint, media, processes
+from tinygen import build, media, processes
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import load
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
@@ -23,9 +25,8 @@ from tinygen.rng import example_keys, stream
 from tinygen.sampling import text as writing
 from tinygen.sampling.conditions import told
 from tinygen.sampling.settings import configured, guidance, spent, stepping
-from tinygen.state import TrainState, Tree, merge
 from tinygen.terminal import say
-from tinygen.trained import load
+from tinygen.train_step import TrainState, Tree, merge
 from tinygen.workdir import files
 
 Conditions = Mapping[str, jax.Array]
@@ -101,12 +102,12 @@ def main(
     return 0
 
 
-def find(ckpt: str, step: int | None, autoencoder: str | None) -> checkpoint.Saved:
+def find(ckpt: str, step: int | None, autoencoder: str | None) -> store.Saved:
     """The checkpoint that all processes sample from.
 
     autoencoder: of a run on latents, where it is no longer what it was in training
     """
-    saved = checkpoint.find(ckpt, step)
+    saved = store.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
     return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
 
@@ -186,7 +187,7 @@ def sample_step(parts: build.Parts, size: int, seed: int) -> Any:
     return jax.jit(sample, out_shardings=parts.layout.replicated)
 
 
-def target(out: str | None, saved: checkpoint.Saved) -> files.Folder:
+def target(out: str | None, saved: store.Saved) -> files.Folder:
     """The folder for the samples, which process 0 makes before any work: that may not be possible."""
     folder = files.folder(out) if out else files.folder(saved.workdir) / f"sampled/{saved.step}"
     if not processes.leads():

@@ -12,9 +12,11 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, checkpoint, footprint, lock, media, optim, places, processes, programs, rundir, runtime, same_data, stages
+from tinygen import build, footprint, media, optim, processes, runtime
 from tinygen import config as config_lib
-from tinygen.best import Best
+from tinygen.checkpoints import store
+from tinygen.checkpoints.best import Best
+from tinygen.checkpoints.saver import Saves, recover
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Codec
@@ -25,18 +27,19 @@ from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.evaluation.during_training import by, check_scoring, make_scoring
-from tinygen.feed import bounded
-from tinygen.guard import Guard, RollBack, Spikes
-from tinygen.loop import Loop, catch_up, onward
 from tinygen.nn.flops import flops, products_of
-from tinygen.preflight import preflight
 from tinygen.pretrained import latents
-from tinygen.record import Record
 from tinygen.sample import make_preview
-from tinygen.saves import Saves, recover
-from tinygen.state import TrainState, init_state
-from tinygen.workdir import files
-from tinygen.writers import check_writers
+from tinygen.train_step import TrainState, init_state
+from tinygen.training import program, warm_start
+from tinygen.training.batches import bounded
+from tinygen.training.loop import Loop, catch_up, onward
+from tinygen.training.nonfinite import Guard, RollBack, Spikes
+from tinygen.training.preflight import preflight
+from tinygen.workdir import data_contents, files, lock, places
+from tinygen.workdir import manifest as rundir
+from tinygen.workdir.logger import Record
+from tinygen.workdir.writers import check_writers
 
 
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
@@ -61,15 +64,15 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
     check_writers(config.train.writers)
     places.check(folder, "--workdir")
-    begins = config.init.ckpt and not checkpoint.saved_steps(folder)
-    earlier = checkpoint.find(config.init.ckpt, option="config.init.ckpt") if begins else None
+    begins = config.init.ckpt and not store.saved_steps(folder)
+    earlier = store.find(config.init.ckpt, option="config.init.ckpt") if begins else None
     if earlier is not None:
-        stages.check_model(config, earlier)  # before data are prepared
+        warm_start.check_model(config, earlier)  # before data are prepared
     with processes.lead_first("data"):
         source = build.data_source(config, words_so_far(config, folder))
     processes.agree("the data", source.fingerprint)
     if earlier is not None:
-        stages.check_data(config, source.codec, earlier)
+        warm_start.check_data(config, source.codec, earlier)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)
@@ -80,12 +83,12 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
 
 def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | Vocabulary | None:
     """How a run has read its text, or the one that it begins from."""
-    for step in reversed(checkpoint.saved_steps(folder)) if stages.reads(config) else ():
+    for step in reversed(store.saved_steps(folder)) if warm_start.reads(config) else ():
         try:
-            return Codec.from_json(checkpoint.item(folder, step, "codec")).words
+            return Codec.from_json(store.item(folder, step, "codec")).words
         except UserError:  # a torn checkpoint, which is set aside later
             continue
-    return stages.words(config)
+    return warm_start.words(config)
 
 
 def run(
@@ -105,10 +108,10 @@ def run(
     place, fed = files.folder(workdir, held=True), bounded(config)
     jitted, argument = build.train_call(fed, parts, shardings)
     with jax.set_mesh(layout.mesh), Saves(workdir, config, source.codec) as saves:
-        traced = programs.traced_step(jitted, layout, abstract, argument)
+        traced = program.traced_step(jitted, layout, abstract, argument)
         operations = flops(products_of(traced.jaxpr))
-        compiling = programs.compiled_aside(traced) if saves.newest < steps else None
-        manifest = rundir.make_manifest(source.fingerprint, checkpoint.count(abstract.params), operations)
+        compiling = program.compiled_aside(traced) if saves.newest < steps else None
+        manifest = rundir.make_manifest(source.fingerprint, store.count(abstract.params), operations)
         start = saves.newest
         processes.agree("the newest checkpoint", str(start))
         weights_from: dict[str, Any] = {}
@@ -116,13 +119,13 @@ def run(
         def state_of(step: int) -> TrainState:
             """A checkpoint's state; at step 0 that of the beginning."""
             if step:
-                return checkpoint.restore(saves.manager, step, abstract, shardings)
+                return store.restore(saves.manager, step, abstract, shardings)
             weights, told = initial_weights(config, abstract, shardings) if config.init.ckpt else (None, {})
             weights_from.update(told)
             return jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
 
         state = state_of(start)
-        if start and (changed := rundir.other_versions(checkpoint.newest_item(workdir, "manifest"), manifest)):
+        if start and (changed := rundir.other_versions(store.newest_item(workdir, "manifest"), manifest)):
             logging.warning("Resuming with other versions than saved step %d (%s): results may differ in the last bits", start, changed)
         guard = Guard(
             config.guard.policy, config.guard.skips, config.guard.rollbacks,
@@ -191,7 +194,7 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
 
     The parameters are its averaged ones: what that run is sampled and judged by. Its moments belong to the raw ones.
     """
-    saved = checkpoint.find(config.init.ckpt, option="config.init.ckpt")
+    saved = store.find(config.init.ckpt, option="config.init.ckpt")
     wanted = {"ema": abstract.params, "buffers": abstract.buffers}
     places = {"ema": shardings.params, "buffers": shardings.buffers}
     noted: dict[str, Any] = {"ckpt": str(saved.workdir), "step": saved.step}
@@ -214,7 +217,7 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
     windows of text; what the samples of every preview are asked to show; and what the data consist of, once.
     """
-    same_data.keep(workdir, source)
+    data_contents.keep(workdir, source)
     codec, examples = source.codec, source.splits["train"]
     prompts = codec.prompts(num)
     if isinstance(codec.text, Embedded):  # whose previews are of held-out examples
@@ -241,15 +244,15 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
 
 def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> None:
     """Raises UserError where a run that has saved a checkpoint began on other data. It says what has changed."""
-    if not checkpoint.saved_steps(workdir):
+    if not store.saved_steps(workdir):
         return
-    manifest = checkpoint.newest_item(workdir, "manifest")
+    manifest = store.newest_item(workdir, "manifest")
     before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
     if before == source.fingerprint:
         return
-    stored = config_lib.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+    stored = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")
     keys = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(stored, config).items() if key.startswith("data.")]
-    why = same_data.difference(files.folder(workdir), before, source, keys)
+    why = data_contents.difference(files.folder(workdir), before, source, keys)
     raise UserError(
         f"{workdir}: the data have changed since this run began ({why}).\nPut them back as they were, or give another --workdir."
     )
@@ -264,7 +267,7 @@ def announce(workdir: epath.Path, config: Config, state: TrainState, start: int,
     where = f"{len(devices)} x {devices[0].device_kind}" + (f" of {processes.count()} processes" if processes.count() > 1 else "")
     begun = f"resuming from step {start}" if start else "from the beginning"
     plan = f"{begun} to step {steps} in {workdir}" if start < steps else f"in {workdir}, which is at step {start}"
-    logging.info("%s parameters on %s, %s", f"{checkpoint.count(state.params):,}", where, plan)
+    logging.info("%s parameters on %s, %s", f"{store.count(state.params):,}", where, plan)
     if start < steps:
         announce_rates(workdir, config, start, int(state.guard["skipped"]))
     else:
@@ -279,7 +282,7 @@ def announce_rates(workdir: epath.Path, config: Config, start: int, skipped: int
         return
     keys, fresh = build.schedule_keys(config), True
     if start:  # what has not changed since the checkpoint was chosen then
-        before = config_lib.from_tree(checkpoint.newest_item(workdir, "config"), f"the configuration in {workdir}")
+        before = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")
         fresh = before.train.steps != config.train.steps or build.schedule_keys(before) != keys
     logging.info("%s", optim.outlook(start, config.train.steps, skipped, **keys))
     for line in optim.oddities(start, config.train.steps, skipped, fresh=fresh, **keys):

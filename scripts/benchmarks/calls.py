@@ -40,8 +40,10 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     """
     import jax
 
-    from tinygen import build, feed, programs
-    from tinygen.state import init_state
+    from tinygen import build
+    from tinygen.train_step import init_state
+    from tinygen.training import batches as feed
+    from tinygen.training import program
 
     quiet = dict(steps=10**9, steps_per_call=calls, eval_every=0, preview_every=0, checkpoint_every=0)
     config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
@@ -51,7 +53,7 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     shardings = parts.layout.shardings(abstract)
     jitted, shapes = build.train_call(config, parts, shardings)
     with jax.set_mesh(parts.layout.mesh):
-        call = programs.compiled_step(jitted, parts.layout, abstract, shapes)
+        call = program.compiled_step(jitted, parts.layout, abstract, shapes)
         state = jax.jit(init, out_shardings=shardings)()
     spans, batches = feed.calls(config, 0), reading.enter_context(feed.device_calls(config, source, parts, 0, 0))
 

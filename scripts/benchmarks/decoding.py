@@ -12,7 +12,7 @@ from benchmarks import gpt_step, turns
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.rng import example_keys, stream
-from tinygen.state import merge, split
+from tinygen.train_step import merge, split
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rounds: int) -> str:

@@ -23,7 +23,8 @@ GOAL = 0.01
 
 def measure(recipe: str, block: int, rounds: int) -> dict[str, Any]:
     """Seconds of a block with the guards and without them, round by round."""
-    from tinygen import build, state
+    from tinygen import build
+    from tinygen import train_step as state
 
     config = config_lib.load(recipe)
     if config.train.steps_per_call != 1:
@@ -44,7 +45,7 @@ def taking(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable
     """A block of steps."""
     import jax
 
-    from tinygen.guard import Guard, Spikes
+    from tinygen.training.nonfinite import Guard, Spikes
 
     step = ours.step_of(config, codec)
     with jax.set_mesh(step.parts.layout.mesh):

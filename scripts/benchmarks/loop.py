@@ -24,8 +24,10 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     import jax
     from etils import epath
 
-    from tinygen import build, checkpoint, feed, runtime, train
+    from tinygen import build, runtime, train
     from tinygen import config as config_lib
+    from tinygen.checkpoints import store
+    from tinygen.training import batches as feed
 
     config = config_lib.load(recipe)
     block = config.train.log_every
@@ -75,7 +77,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     return {
         "recipe": os.path.basename(recipe),
         "batch_size": config.batch_size,
-        "parameters": checkpoint.count(state.params),
+        "parameters": store.count(state.params),
         "block": block,
         "bare_ms": [1000 * seconds / block for seconds in around],
         "loop_ms": [1000 * seconds / block for seconds in loop],

@@ -106,7 +106,7 @@ def step_of(config: Config, codec: Codec) -> Step:
     import jax
 
     from tinygen import build, footprint
-    from tinygen.state import init_state
+    from tinygen.train_step import init_state
 
     if config.train.steps_per_call != 1:
         raise UserError("train.steps_per_call: one step is timed here; `bench.py calls` times several a call")
@@ -160,7 +160,7 @@ def sampler(config: Config, codec: Codec) -> Work:
 
     from tinygen import build, footprint
     from tinygen.rng import example_keys, stream
-    from tinygen.state import merge, split
+    from tinygen.train_step import merge, split
 
     parts = build.parts(config, codec)
     graphdef, root = parts.graphdef, stream(config.seed, "sample")

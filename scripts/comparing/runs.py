@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import machine
 
 from comparing import REPOSITORY
-from tinygen import checkpoint
+from tinygen.checkpoints import store
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load
 
@@ -71,7 +71,7 @@ def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[s
 def check_features(features: str | None) -> None:
     """Raises UserError for features that are neither a public network's nor a run's."""
     if features and features not in load.NAMES:
-        checkpoint.find(features, option="--features")
+        store.find(features, option="--features")
 
 
 def finished(workdir: Path) -> bool:

@@ -97,7 +97,7 @@ def numbers(reference: Path, workdir: Path) -> list[str]:
 
 def lines(workdir: Path) -> list[dict[str, Any]]:
     """Each line without its timings; {} for one that is no JSON."""
-    from tinygen.record import TIMINGS
+    from tinygen.workdir.logger import TIMINGS
 
     def read(line: str) -> dict[str, Any]:
         try:

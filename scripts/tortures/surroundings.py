@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tinygen import seals
+from tinygen.checkpoints import checksums
 from tortures import mounts
 from tortures.cases import Case, Skipped
 from tortures.runs import LOOKS, Run, finish, torn, whole
@@ -183,7 +183,7 @@ def held(run: Run, workdir: Path) -> list[int]:
     while True:
         run.stop()
         found = whole(workdir)
-        deleted = workdir / "checkpoints" / seals.DELETED  # makes room when it goes
+        deleted = workdir / "checkpoints" / checksums.DELETED  # makes room when it goes
         if found and not torn(workdir) and not deleted.exists() and len(found) <= 2:  # config.train.keep
             return found
         run.signal(signal.SIGCONT)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
-from tinygen import places
 from tinygen.cli import flags as options
 from tinygen.data import encoding
 from tinygen.errors import UserError
+from tinygen.workdir import places
 
 
 class Recipe(NamedTuple):

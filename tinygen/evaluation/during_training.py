@@ -21,7 +21,7 @@ from tinygen.evaluation.images import of_split
 from tinygen.evaluation.metrics.frechet import too_few
 from tinygen.evaluation.references import originals
 from tinygen.evaluation.scores import DURING, Score, Side, chosen, shortage, side_of
-from tinygen.state import TrainState, Tree
+from tinygen.train_step import TrainState, Tree
 
 
 class Scored(NamedTuple):

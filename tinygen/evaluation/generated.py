@@ -14,7 +14,7 @@ from tinygen.errors import UserError
 from tinygen.evaluation.images import BLOCK, Pictures, Read, colour
 from tinygen.pretrained import latents
 from tinygen.sample import drawn
-from tinygen.state import Tree
+from tinygen.train_step import Tree
 
 
 def of_model(

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 from flax import nnx
 
-from tinygen import build, checkpoint
+from tinygen import build
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import EVERYWHERE, digest
+from tinygen.checkpoints.weights import load as load_weights
 from tinygen.errors import UserError
 from tinygen.pretrained import stable_diffusion_vae, weights
-from tinygen.state import Tree, graph_of, merge
-from tinygen.trained import EVERYWHERE, digest
-from tinygen.trained import load as load_weights
+from tinygen.train_step import Tree, graph_of, merge
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def of_file(path: str, option: str) -> Autoencoder:
 
 def of_run(ckpt: str, option: str) -> Autoencoder:
     """The averaged weights of a run of objective autoencoder. Raises UserError for a run of another."""
-    saved = checkpoint.find(ckpt, option=option)
+    saved = store.find(ckpt, option=option)
     if saved.config.objective.name != "autoencoder":
         raise UserError(
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"

@@ -15,7 +15,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tinygen.models.autoencoder import Autoencoder
-from tinygen.state import Tree, split
+from tinygen.train_step import Tree, split
 
 GROUPS = 32  # of all public ones: no tensor's shape tells
 MOST = {"stages": 8, "blocks": 16, "features": 2**13}

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from tinygen import config as config_lib
+from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.samplers.table import SAMPLERS
-from tinygen.trained import EVERYWHERE
 
 
 def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Config:

@@ -13,7 +13,7 @@ from tinygen import build, processes
 from tinygen.data.codec import Batch
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.rng import example_keys, stream
-from tinygen.state import Tree, merge
+from tinygen.train_step import Tree, merge
 
 TOGETHER = 32  # tokens of many texts that the device writes on its own, before anybody looks whether all have ended
 

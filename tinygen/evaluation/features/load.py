@@ -6,17 +6,18 @@ import jax
 import numpy as np
 from PIL import Image
 
-from tinygen import build, checkpoint
+from tinygen import build
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import EVERYWHERE, digest
+from tinygen.checkpoints.weights import load as load_weights
 from tinygen.data.codec import encode_pixels
 from tinygen.errors import UserError, unknown
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.efflite import efflite0
 from tinygen.evaluation.features.inception import inception
 from tinygen.evaluation.features.network import Network
-from tinygen.state import Tree, merge
-from tinygen.trained import EVERYWHERE, digest
-from tinygen.trained import load as load_weights
+from tinygen.train_step import Tree, merge
 
 NAMES = ("inception", "efflite0")
 
@@ -45,7 +46,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     Its input has the run's own size: resized as clean-fid does (Parmar et al. 2022), grey where the run's images are,
     in [-1, 1]. Raises UserError for a run that is no classifier of images.
     """
-    saved = checkpoint.find(ckpt, option=option)
+    saved = store.find(ckpt, option=option)
     if saved.config.objective.name != "classification" or saved.codec.kind != "image" or saved.codec.latents is not None:
         kind = saved.codec.kind if saved.codec.latents is None else "latent"
         raise UserError(

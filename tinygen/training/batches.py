@@ -14,7 +14,7 @@ from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import Batch
-from tinygen.state import Call
+from tinygen.train_step import Call
 
 Item = TypeVar("Item")
 Placed = TypeVar("Placed")

@@ -7,19 +7,20 @@ import jax
 import numpy as np
 from absl import logging
 
-from tinygen import build, processes, rundir
-from tinygen.best import Best
+from tinygen import build, processes
+from tinygen.checkpoints.best import Best
+from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import Scored
-from tinygen.feed import calls, device_calls, due, preview_due
-from tinygen.guard import Guard, Spikes
 from tinygen.objectives.metrics import finalise
-from tinygen.record import Record
 from tinygen.runtime import StopSignal
-from tinygen.saves import Saves
-from tinygen.state import TrainState
+from tinygen.train_step import TrainState
+from tinygen.training.batches import calls, device_calls, due, preview_due
+from tinygen.training.nonfinite import Guard, Spikes
+from tinygen.workdir import manifest as rundir
+from tinygen.workdir.logger import Record
 
 EVALUATION, PREVIEW, SCORES = "evaluation", "preview", "scores"  # what a run that a signal ended may owe
 

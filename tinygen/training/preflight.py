@@ -14,8 +14,10 @@ from typing import Any
 import jax
 from etils import epath
 
-from tinygen import build, checkpoint, limits, processes
+from tinygen import build, limits, processes
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import CONDITIONS, Codec
@@ -26,8 +28,7 @@ from tinygen.media import Media
 from tinygen.nn.layers import Output
 from tinygen.rng import stream
 from tinygen.sample import BATCH, preview_size, preview_step, sample_step
-from tinygen.state import TrainState, Tree, init_state, merge
-from tinygen.trained import EVERYWHERE
+from tinygen.train_step import TrainState, Tree, init_state, merge
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
 
@@ -36,7 +37,7 @@ def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: bu
     """Raises UserError for what would end a run later: a disk or a device too small, parts that do not go together, data that are not
     what they should be. A run that has nothing left to do is let through.
     """
-    saved = checkpoint.saved_steps(workdir)
+    saved = store.saved_steps(workdir)
     start = saved[-1] if saved else 0
     if start >= config.train.steps:
         return
@@ -58,7 +59,7 @@ def check_disk(config: Config, workdir: epath.Path, size: int) -> None:
     size: bytes of one
     """
     free = limits.free_bytes(workdir)
-    present = checkpoint.saved_steps(workdir)
+    present = store.saved_steps(workdir)
     num = max(1, most_checkpoints(config) - len(present))
     if free is not None and num * size > free:
         train = config.train

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tinygen.config import Config
-from tinygen.feed import due, preview_due
+from tinygen.training.batches import due, preview_due
 
 
 class Times(NamedTuple):

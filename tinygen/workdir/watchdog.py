@@ -122,7 +122,7 @@ class Watchdog:
 
 
 def place(frame: FrameType | None) -> str:
-    """The innermost frames of a stack that are this package's: "tinygen/feed.py:118, tinygen/train.py:103". "" where there are none."""
+    """The innermost frames of a stack that are this package's: "tinygen/training/batches.py:118, tinygen/train.py:103". "" where there are none."""
     found: list[str] = []
     while frame is not None and len(found) < FRAMES:
         path = frame.f_code.co_filename

@@ -9,11 +9,13 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from tinygen import checkpoint, processes, rundir, seals
+from tinygen import processes
+from tinygen.checkpoints import checksums, store
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
-from tinygen.state import TrainState
+from tinygen.train_step import TrainState
+from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import Folder, Refused, folder
 
 
@@ -22,19 +24,19 @@ def recover(workdir: epath.Path) -> None:
 
     For the process that owns the folder. Raises UserError where all are damaged: to begin anew is for the user to decide.
     """
-    checkpoints, steps, place = seals.checkpoints_of(workdir), checkpoint.saved_steps(workdir), folder(workdir)
+    checkpoints, steps, place = checksums.checkpoints_of(workdir), store.saved_steps(workdir), folder(workdir)
     for within in ("", "samples", "codec"):
         with contextlib.suppress(OSError):  # what cannot be listed cannot be written either, and is warned of then
             place.sweep(within)
     _sweep(checkpoints)
-    for torn in seals.unfinished(checkpoints):
-        moved = seals.set_aside(checkpoints, torn.name, "torn")
+    for torn in checksums.unfinished(checkpoints):
+        moved = checksums.set_aside(checkpoints, torn.name, "torn")
         logging.warning("%s was not finished when the run ended: now in %s", checkpoints.path(torn.name), moved)
         rundir.note(place, steps[-1] if steps else 0, "torn", folder=torn.name)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
         try:
-            why = seals.fault(checkpoints / str(step))
+            why = checksums.fault(checkpoints / str(step))
         except OSError as error:
             raise UserError(f"{checkpoints.path(str(step))} cannot be read: {error.strerror}. Nothing was changed.") from error
         if not why:
@@ -47,7 +49,7 @@ def recover(workdir: epath.Path) -> None:
             "Put one back from a copy, or give another --workdir to begin anew (--config.init.ckpt takes weights from elsewhere)."
         )
     for step, why in damaged.items():
-        moved = seals.set_aside(checkpoints, str(step), "damaged")
+        moved = checksums.set_aside(checkpoints, str(step), "damaged")
         logging.warning("%s is damaged (%s): now in %s", checkpoints.path(str(step)), why, moved)
         rundir.note(place, step, "damaged", reason=why)
 
@@ -55,7 +57,7 @@ def recover(workdir: epath.Path) -> None:
 def _sweep(checkpoints: Folder) -> None:
     """Deletes what was put aside to be deleted."""
     with contextlib.suppress(OSError):  # the next sweep comes
-        checkpoints.remove(seals.DELETED)
+        checkpoints.remove(checksums.DELETED)
 
 
 class Saves:
@@ -69,7 +71,7 @@ class Saves:
 
     def __init__(self, workdir: epath.Path, config: Config, codec: Codec):
         self.workdir, self.config, self.codec = folder(workdir, held=True), config, codec
-        self.checkpoints = seals.checkpoints_of(workdir, held=True)
+        self.checkpoints = checksums.checkpoints_of(workdir, held=True)
         self.best: Callable[[Sequence[int]], int | None] = lambda steps: None  # which of some steps scored best
         self.failed = 0  # the step of the last save, if it failed
         self.reason = ""
@@ -78,9 +80,9 @@ class Saves:
         self.unnoted: list[tuple[int, str]] = []  # failures for which there was no room in events.jsonl either
         self.ready: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}
-        checkpoint.hide_late_errors()
+        store.hide_late_errors()
         train = config.train
-        self.manager = checkpoint.make_manager(
+        self.manager = store.make_manager(
             workdir, keep=train.keep, keep_every=train.keep_every, besides=self._besides, when_written=self._finish
         )
 
@@ -119,17 +121,17 @@ class Saves:
     @property
     def newest(self) -> int:
         """The step of the newest checkpoint, 0 where there is none."""
-        return max(checkpoint.saved_steps(self.workdir.root), default=0)
+        return max(store.saved_steps(self.workdir.root), default=0)
 
     def streak(self, step: int) -> int:
         """How many of the last updates before a checkpoint were left out, in a row."""
-        notes = self.notes if step == self.under_way else seals.noted(self._folder(step))
+        notes = self.notes if step == self.under_way else checksums.noted(self._folder(step))
         streak = notes.get("streak", 0)
         return streak if isinstance(streak, int) else 0
 
     def owes(self, step: int) -> list[str]:
         """What a run that a signal ended did not come to at a checkpoint's step."""
-        owes = seals.noted(self._folder(step)).get("owes", [])
+        owes = checksums.noted(self._folder(step)).get("owes", [])
         return owes if isinstance(owes, list) else []
 
     def save(
@@ -145,7 +147,7 @@ class Saves:
         self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": owes}
         try:
             self.workdir.check()  # before Orbax, which would make the folders anew
-            checkpoint.save(self.manager, step, state, self.config, self.codec, manifest, sealed=True)
+            store.save(self.manager, step, state, self.config, self.codec, manifest, sealed=True)
             self.failed = 0
         except (OSError, ValueError) as error:
             self._lose(error)
@@ -179,7 +181,7 @@ class Saves:
         self.settle()
         if processes.leads():
             _sweep(self.checkpoints)
-        steps = [step for step in checkpoint.saved_steps(self.workdir.root) if not seals.fault(self._folder(step))]
+        steps = [step for step in store.saved_steps(self.workdir.root) if not checksums.fault(self._folder(step))]
         good = self.good(steps) or 0
         self.rollbacks += 1
         processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what another has yet to read
@@ -210,10 +212,10 @@ class Saves:
         """Called by Orbax's thread when all arrays are written, before the folder gets its name."""
         self.ready()
         if processes.leads():
-            written = [entry for entry in seals.unfinished(self.checkpoints) if entry.name.split(".")[0] == str(self.under_way)]
+            written = [entry for entry in checksums.unfinished(self.checkpoints) if entry.name.split(".")[0] == str(self.under_way)]
             newest = max(written, key=lambda entry: entry.modified, default=None)  # one that could not be deleted may lie beside it
             # in a bucket it has its name from the start
-            seals.seal(self.checkpoints / newest.name if newest else self._folder(self.under_way), self.notes)
+            checksums.seal(self.checkpoints / newest.name if newest else self._folder(self.under_way), self.notes)
 
     def _lose(self, error: Exception) -> None:
         """Tells of a save that failed, and makes room."""
@@ -243,7 +245,7 @@ class Saves:
         if not self.failed or self.under_way:
             return
         try:
-            for entry in seals.unfinished(self.checkpoints):
+            for entry in checksums.unfinished(self.checkpoints):
                 self.checkpoints.remove(entry.name)
         except Refused:  # the workdir was moved or deleted in the midst of a save
             _remove_stub(self.workdir.root)
@@ -256,7 +258,7 @@ def _remove_stub(workdir: epath.Path) -> None:
     place = folder(workdir)
     with contextlib.suppress(OSError):
         alone = [entry.name for entry in place.entries()] == ["checkpoints"]
-        if alone and all(seals.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
+        if alone and all(checksums.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
             place.remove("checkpoints")
             workdir.rmdir()
 

@@ -19,7 +19,7 @@ class Journal:
     """Adds lines, whole or not at all. Those for which the disk has no room wait for it in memory.
 
     Lines after `start`, the step from which a run resumes, are removed: those steps run again. So are those of an attempt
-    (see `tinygen.guard`) after the checkpoint's. Lines that cannot be read are removed with a warning: they are lost.
+    (see `tinygen.training.nonfinite`) after the checkpoint's. Lines that cannot be read are removed with a warning: they are lost.
 
     Numbers that are not finite stand as words, "nan" and "inf", for JSON has none.
     """

@@ -7,15 +7,16 @@ import jax
 import numpy as np
 from flax import nnx
 
-from tinygen import build, checkpoint
+from tinygen import build
+from tinygen.checkpoints import store
 from tinygen.sharding import path_name
-from tinygen.state import Tree, split
+from tinygen.train_step import Tree, split
 
 # Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
 EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
 
-def load(saved: checkpoint.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
+def load(saved: store.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
     """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are never read."""
     branch = "ema" if ema else "params"
     abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))

@@ -10,14 +10,16 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from tinygen import build, checkpoint, footprint, optim, programs, runtime, stages
+from tinygen import build, footprint, optim, runtime
+from tinygen.checkpoints import store
 from tinygen.config import Config
 from tinygen.data.codec import Field
 from tinygen.footprint import Footprint, si
 from tinygen.nn.flops import Products, flops, products_of
 from tinygen.nn.layers import patches_of
-from tinygen.preflight import abstract_state, check_programs
 from tinygen.sharding import path_name
+from tinygen.training import program, warm_start
+from tinygen.training.preflight import abstract_state, check_programs
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
 
@@ -27,7 +29,7 @@ WARNINGS = 3  # sizes that are named, a tile
 def main(config: Config) -> int:
     """Prints the description. Nothing is trained; data that have to be prepared are, and the step is compiled to plan its memory."""
     runtime.listen()
-    source = build.data_source(config, stages.words(config))
+    source = build.data_source(config, warm_start.words(config))
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     abstract = abstract_state(config, parts)
@@ -38,7 +40,7 @@ def main(config: Config) -> int:
     show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes_of(batch)}"]))
     console.print(parameters(abstract.params))
     step = build.train_step(config, parts, parts.layout.shardings(abstract))
-    traced = programs.traced_step(step, parts.layout, abstract, batch)
+    traced = program.traced_step(step, parts.layout, abstract, batch)
     counted = products_of(traced.jaxpr)
     show("\n".join([work(config.batch_size, counted), *filling(config.model.get("patch", 1), source.codec.spec.get("x"))]))
     with Console(stderr=True).status("compiling the training step"):
@@ -65,7 +67,7 @@ def parameters(params: Any) -> Table:
         name = module_of(path_name(path))
         rows[name][0] += 1
         rows[name][1] += math.prod(leaf.shape)
-    total = checkpoint.count(params)
+    total = store.count(params)
     table = Table(title=f"{total:,} parameters", title_justify="left", box=None, pad_edge=False)
     table.add_column("module")
     for heading in ("arrays", "parameters", "share"):

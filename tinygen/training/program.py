@@ -8,8 +8,8 @@ import jax
 
 from tinygen.footprint import placed
 from tinygen.sharding import Layout
-from tinygen.state import TrainState
 from tinygen.terminal import say
+from tinygen.train_step import TrainState
 
 LOOK = 0.2  # seconds between looks at whether a compilation has ended
 

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import media
-from tinygen.event_file import EventFile
-from tinygen.journal import Journal
-from tinygen.log_line import HELD_OUT, log_line
 from tinygen.processes import leads
-from tinygen.rundir import note
-from tinygen.watchdog import Watchdog
+from tinygen.workdir.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
-from tinygen.writers import Steady, extra_writers, glimpse
+from tinygen.workdir.log_line import HELD_OUT, log_line
+from tinygen.workdir.manifest import note
+from tinygen.workdir.metrics_file import Journal
+from tinygen.workdir.watchdog import Watchdog
+from tinygen.workdir.writers import Steady, extra_writers, glimpse
 
 QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
@@ -76,7 +76,7 @@ class Record:
     attempt: how often the run has been rolled back
     stall: minutes without a step after which the log and events.jsonl say what is waited for; 0 = never
     noun: what the examples are ("image"), for the rate
-    extra_writers: rows of `tinygen.writers.WRITERS`, by name, which are told the run's `settings`
+    extra_writers: rows of `tinygen.workdir.writers.WRITERS`, by name, which are told the run's `settings`
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from tinygen import config as config_lib
-from tinygen.checkpoint import Saved, find
+from tinygen.checkpoints.store import Saved, find
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded

@@ -19,13 +19,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from tinygen import arrays, places, seals
 from tinygen import config as config_lib
+from tinygen.checkpoints import checksums
+from tinygen.checkpoints import restore as arrays
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 from tinygen.processes import leads
-from tinygen.state import TrainState, Tree
+from tinygen.train_step import TrainState, Tree
+from tinygen.workdir import places
 from tinygen.workdir.files import JSON, Folder
 
 FEW = 8  # checkpoints that a message names
@@ -65,13 +67,13 @@ def make_manager(
     # made in the background, folders that cannot be made leave threads that wait for them: the process would end five minutes late
     saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
     places.check(workdir, "--workdir")
-    checkpoints = seals.checkpoints_of(workdir)
+    checkpoints = checksums.checkpoints_of(workdir)
     checkpoints.make()  # none that is a link: Orbax would follow it
     options = ocp.CheckpointManagerOptions(
         preservation_policy=Keep(keep, keep_every, besides),
         cleanup_tmp_directories=True,
         async_options=saving,
-        todelete_subdir=seals.DELETED if local else None,
+        todelete_subdir=checksums.DELETED if local else None,
     )
     return ocp.CheckpointManager(checkpoints.path(), options=options, handler_registry=_handlers())
 
@@ -109,7 +111,7 @@ def save(
             state=ocp.args.PyTreeSave(state, save_args=chunked),
             config=ocp.args.JsonSave(config.to_dict()),
             codec=ocp.args.JsonSave(codec.to_json()),
-            manifest=ocp.args.JsonSave({**manifest, seals.SEALED: seals.SUMS} if sealed else manifest),
+            manifest=ocp.args.JsonSave({**manifest, checksums.SEALED: checksums.SUMS} if sealed else manifest),
         ),
         force=True,  # when to save is for the loop to say; Orbax would leave out in silence what does not come after its newest
     )
@@ -155,7 +157,7 @@ class Saved:
 
     @property
     def folder(self) -> Folder:
-        return seals.checkpoints_of(self.workdir) / str(self.step)
+        return checksums.checkpoints_of(self.workdir) / str(self.step)
 
     @property
     def state(self) -> epath.Path:
@@ -188,8 +190,8 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     step = steps[-1] if step is None else step
     checkpoints = workdir / "checkpoints"
     with _naming_damage(checkpoints, step):
-        saved = seals.checkpoints_of(workdir) / str(step)
-        if leads() and (why := seals.fault(saved)):
+        saved = checksums.checkpoints_of(workdir) / str(step)
+        if leads() and (why := checksums.fault(saved)):
             raise ValueError(why)
         listed = len(json.loads(saved.read("state/_METADATA", JSON) or b"{}")["tree_metadata"])
     stored, codec, manifest = (item(workdir, step, name) for name in ("config", "codec", "manifest"))
@@ -200,7 +202,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
         if "depth" in name and any(isinstance(each, int) and each > max(listed, 1000) for each in counts):
             raise UserError(f"{inside}: config.model.{name}={depth}, but it holds {listed} arrays.\n{CURE}")
     if isinstance(manifest, dict):
-        manifest.pop(seals.SEALED, None)
+        manifest.pop(checksums.SEALED, None)
     return Saved(workdir, step, config, codec, manifest)
 
 
@@ -215,7 +217,7 @@ def item(workdir: epath.Path, step: int, name: str) -> Any:
     Raises UserError where it cannot be read.
     """
     with _naming_damage(workdir / "checkpoints", step):
-        content = (seals.checkpoints_of(workdir) / str(step)).read(f"{name}/metadata", JSON)
+        content = (checksums.checkpoints_of(workdir) / str(step)).read(f"{name}/metadata", JSON)
         if content is None:
             raise ValueError(f"{name} is missing")
         return json.loads(content)
@@ -223,7 +225,7 @@ def item(workdir: epath.Path, step: int, name: str) -> Any:
 
 def saved_steps(workdir: epath.Path) -> list[int]:
     """The steps of a run's checkpoints, in order. Raises UserError for what Orbax would take for a step and no run can have written."""
-    checkpoints = seals.checkpoints_of(workdir)
+    checkpoints = checksums.checkpoints_of(workdir)
     found = [entry for entry in checkpoints.entries() if STEP.fullmatch(entry.name)]
     for entry in found:
         name, path = entry.name, checkpoints.path(entry.name[:40])

@@ -14,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from tinygen import config as config_lib
-from tinygen.checkpoint import newest_item, saved_steps
+from tinygen.checkpoints.store import newest_item, saved_steps
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
