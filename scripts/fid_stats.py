@@ -11,14 +11,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from tinygen import heap, runtime
 from tinygen.checkpoints.weights import EVERYWHERE
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load
 from tinygen.evaluation.features.collecting import collected
 from tinygen.evaluation.features.extraction import extractor
 from tinygen.evaluation.references import find, write_statistics
-from tinygen.sharding import Layout, make_mesh
+from tinygen.system import malloc, runtime
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="of inception (adm)")
     parser.add_argument("--weights", metavar="FILE", help="of inception; default: where it is kept, or downloaded")
     arguments = parser.parse_args(argv)
-    heap.keep_memory()
+    malloc.keep_memory()
     runtime.compute_in_turn()
     try:
         if not arguments.out.absolute().parent.is_dir():

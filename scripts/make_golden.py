@@ -111,7 +111,7 @@ def describe(tree: Any) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from tinygen.sharding import path_name
+    from tinygen.distributed.mesh import path_name
 
     arrays: Mapping[str, Any] = {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
     digest = hashlib.sha256()

@@ -32,7 +32,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import build, heap, runtime
+from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.config import Config
@@ -41,11 +41,12 @@ from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.provenance import Latents, Moments
 from tinygen.errors import UserError
-from tinygen.footprint import si
-from tinygen.limits import free_bytes
 from tinygen.pretrained import autoencoder as autoencoders
 from tinygen.pretrained.autoencoder import Autoencoder
 from tinygen.pretrained.latents import at_once, in_batches
+from tinygen.profiling.footprint import si
+from tinygen.system import malloc, runtime
+from tinygen.system.limits import free_bytes
 
 GAP = 2**20  # bytes that are left free on the disk
 Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch_size", type=int, default=0, help="images that a device encodes at once; default: by their size")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
-    heap.keep_memory()
+    malloc.keep_memory()
     runtime.compute_in_turn()
     try:
         config, _ = cli.configured(arguments.config, overrides)

@@ -35,10 +35,10 @@ from tinygen.data.contents import FILE
 from tinygen.data.embedded_captions import digest, spread
 from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
 from tinygen.errors import UserError
-from tinygen.footprint import si
-from tinygen.limits import free_bytes
 from tinygen.pretrained import text_encoder
 from tinygen.pretrained.text_encoder import Encoder
+from tinygen.profiling.footprint import si
+from tinygen.system.limits import free_bytes
 
 LENGTH = 77  # tokens of a caption: CLIP's own
 GAP = 2**20  # bytes that are left free on the disk

@@ -45,9 +45,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     """(config, codec, the state's shapes, its places), fsdp over all devices."""
-    from tinygen import heap
+    from tinygen.system import malloc
 
-    heap.keep_memory()  # as the command line does, before there are threads
+    malloc.keep_memory()  # as the command line does, before there are threads
     import jax
 
     from tinygen import build

@@ -146,10 +146,11 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     import numpy as np
     import orbax.checkpoint as ocp
 
-    from tinygen import build, processes
+    from tinygen import build
     from tinygen import config as config_lib
     from tinygen.checkpoints import store
-    from tinygen.sharding import path_name
+    from tinygen.distributed import processes
+    from tinygen.distributed.mesh import path_name
     from tinygen.train_step import init_state
     from tinygen.training import batches as feed
 

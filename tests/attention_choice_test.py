@@ -7,10 +7,10 @@ import pytest
 from flax import nnx
 
 from tinygen import build
+from tinygen.distributed.mesh import make_mesh
 from tinygen.errors import UserError
 from tinygen.nn import attention as module
 from tinygen.nn.attention import attention, choose
-from tinygen.sharding import make_mesh
 from tinygen.training import describe
 
 METHODS = ("plain", "blockwise")  # those that a CPU can compute

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tinygen.distributed.mesh import make_mesh
 from tinygen.errors import UserError
 from tinygen.nn import attention as module
 from tinygen.nn.attention import Attention, attention
 from tinygen.nn.flops import flops, products
-from tinygen.sharding import make_mesh
 
 SHAPES = [(5, 5), (24, 24), (21, 30), (30, 13), (1, 9)]  # of queries and keys, in blocks of 8
 METHODS = ("plain", "blockwise")  # those that a CPU can compute

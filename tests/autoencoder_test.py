@@ -8,9 +8,9 @@ from flax import nnx
 
 from tinygen import build
 from tinygen import config as config_lib
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.models.autoencoder import HIGHEST, LOWEST, Autoencoder
-from tinygen.sharding import Layout, make_mesh
 from tinygen.train_step import graph_of, merge, split
 
 SETTINGS = dict(

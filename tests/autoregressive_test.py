@@ -11,13 +11,13 @@ import pytest
 from flax import nnx
 from small_minigpt import abstract, logits, made
 
-from tinygen import hlo
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.models.minigpt import MiniGPT
 from tinygen.nn.flops import flops, products
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
-from tinygen.sharding import Layout, make_mesh
+from tinygen.profiling import hlo
 
 OBJECTIVE = Autoregressive(
     vocabulary=11, token_bytes=(*range(1, 11), 0), label_smoothing=0.0, z_loss=0.0, logits_mib=64.0, length=8, end=10, temperature=1.0,

@@ -8,7 +8,8 @@ import bench as bench_script
 import pytest
 from benchmarks import machine
 
-from tinygen import build, heap, runtime, train
+from tinygen import build, train
+from tinygen.system import malloc, runtime
 from tinygen.training import program
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -16,7 +17,7 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 @pytest.fixture
 def bench(monkeypatch):
-    for module, name in ((heap, "keep_memory"), (runtime, "compute_in_turn")):  # for a process of its own
+    for module, name in ((malloc, "keep_memory"), (runtime, "compute_in_turn")):  # for a process of its own
         monkeypatch.setattr(module, name, bool)
     monkeypatch.setattr(bench_script.machine, "busy_share", lambda: 0.0)
     return bench_script

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tinygen.cache import alone, hold, prune
+from tinygen.system.cache import alone, hold, prune
 
 
 @pytest.fixture

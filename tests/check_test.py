@@ -10,8 +10,9 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, check, limits, train
+from tinygen import build, check, train
 from tinygen.errors import UserError
+from tinygen.system import limits
 from tinygen.training import duration
 from tinygen.workdir import logger, scratch, writers
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.models.classifier import Classifier
-from tinygen.sharding import Layout, make_mesh
 from tinygen.train_step import graph_of, merge, split
 
 SETTINGS = dict(shape=(8, 8, 1), classes=5, width=8, stages=2, depth=1, groups=4, dropout=0.5, precision="float32")

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.evaluation.features import collecting, extraction
 from tinygen.evaluation.features.collecting import Unwanted, collected, forget
 from tinygen.evaluation.features.extraction import extractor
 from tinygen.evaluation.images import Pictures
-from tinygen.sharding import Layout, make_mesh
 
 NUM = 40
 IMAGES = np.random.default_rng(0).integers(0, 256, (NUM, 5, 5, 3), np.uint8)

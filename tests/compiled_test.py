@@ -13,7 +13,9 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, compiled, evaluate, footprint, runtime, train
+from tinygen import build, evaluate, train
+from tinygen.profiling import footprint
+from tinygen.system import compilation_cache, runtime
 from tinygen.train_step import init_state
 from tinygen.training import program as programs
 
@@ -155,18 +157,18 @@ def settings(monkeypatch, tmp_path):
 
 def test_jax_own_switch_and_folder_win(settings, tmp_path):
     settings.update("jax_enable_compilation_cache", False)
-    compiled.keep_compiled()
+    compilation_cache.keep_compiled()
     assert settings.jax_compilation_cache_dir is None
     settings.update("jax_enable_compilation_cache", True)
     settings.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
-    compiled.keep_compiled()
+    compilation_cache.keep_compiled()
     assert settings.jax_compilation_cache_dir == str(tmp_path / "mine")
     assert not (tmp_path / "tinygen").exists()
 
 
 def test_a_full_disk_is_left_alone(settings, monkeypatch, capsys):
     free = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(compiled.shutil, "disk_usage", lambda folder: free)
-    compiled.keep_compiled()
+    monkeypatch.setattr(compilation_cache.shutil, "disk_usage", lambda folder: free)
+    compilation_cache.keep_compiled()
     assert settings.jax_compilation_cache_dir is None
     assert "No space left" in capsys.readouterr().err

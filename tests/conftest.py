@@ -29,11 +29,11 @@ from tinygen.cli import main as cli
 from tinygen.config import schema as keys
 from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.distributed.mesh import make_mesh, path_name
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network
 from tinygen.media import Media
 from tinygen.nn.layers import Linear
-from tinygen.sharding import make_mesh, path_name
 from tinygen.train_step import init_state
 from tinygen.workdir import logger
 

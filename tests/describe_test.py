@@ -6,10 +6,11 @@ import pytest
 from flax import nnx
 from rich.console import Console
 
-from tinygen import build, footprint
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.nn.flops import Product, Products
+from tinygen.profiling import footprint
 from tinygen.train_step import init_state, split
 from tinygen.training import describe
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.nn import experts
 from tinygen.nn.experts import Experts
 from tinygen.nn.layers import SwiGLU
-from tinygen.sharding import Layout, make_mesh
 from tinygen.train_step import merge, split
 
 B, L, D, F, E = 3, 12, 8, 16, 4

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.evaluation.features import extraction, load
 from tinygen.evaluation.features.extraction import extract, extractor
-from tinygen.sharding import Layout, make_mesh
 
 SIZES = np.random.default_rng(0).integers(1, 12, (41, 2))
 IMAGES = [np.random.default_rng(index).integers(0, 256, (*size, 3), np.uint8) for index, size in enumerate(SIZES)]

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, footprint, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.nn.flops import flops, products
+from tinygen.profiling import footprint
 from tinygen.train_step import init_state
 from tinygen.training import batches as feed
 from tinygen.training import program

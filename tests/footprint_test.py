@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen import build, footprint, hlo
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.data.codec import Codec, Field
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.nn.attention import Attention
 from tinygen.nn.flops import flops, products
 from tinygen.nn.layers import SwiGLU
-from tinygen.sharding import Layout, make_mesh
+from tinygen.profiling import footprint, hlo
 from tinygen.train_step import init_state, merge, split
 from tinygen.training import program
 

@@ -9,8 +9,8 @@ from gaussian_flow import flow
 from small_microdit import make
 
 from tinygen import rng
+from tinygen.distributed.mesh import make_mesh
 from tinygen.samplers import cpu_groups
-from tinygen.sharding import make_mesh
 
 B, WIDTH = 7, 64
 KERNEL = jnp.asarray(np.random.default_rng(0).normal(size=(4, WIDTH)), jnp.float32)

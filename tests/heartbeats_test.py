@@ -2,7 +2,7 @@
 
 import pytest
 
-from tinygen import processes
+from tinygen.distributed import processes
 
 
 class Store:

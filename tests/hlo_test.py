@@ -6,9 +6,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tinygen import hlo
+from tinygen.distributed.mesh import make_mesh
 from tinygen.nn import flops
-from tinygen.sharding import make_mesh
+from tinygen.profiling import hlo
 
 
 def of(*shape, place=None):

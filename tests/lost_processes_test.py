@@ -5,8 +5,9 @@ import errno
 import jax
 import pytest
 
-from tinygen import faults, processes
+from tinygen.distributed import processes
 from tinygen.errors import UserError
+from tinygen.system import faults
 
 XLA = jax.errors.JaxRuntimeError
 PAIR = "[external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:8706"

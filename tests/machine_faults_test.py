@@ -14,9 +14,9 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import faults
 from tinygen.cli import commands
 from tinygen.cli import main as cli
+from tinygen.system import faults
 
 ROOT = Path(__file__).parents[1]
 RECIPE = str(ROOT / "configs" / "dit_digits8.py")

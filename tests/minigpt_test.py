@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 from small_minigpt import KINDS, SMALL, abstract, features, logits, made
 
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.models.minigpt import MiniGPT, within
-from tinygen.sharding import Layout, make_mesh
 
 CLOSE = dict(rtol=2e-5, atol=2e-5)
 TOKENS = np.random.default_rng(0).integers(0, 11, (3, 8)).astype(np.int32)

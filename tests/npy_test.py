@@ -9,11 +9,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from tinygen import npy
 from tinygen.errors import UserError
 from tinygen.evaluation.images import of_npz
 from tinygen.evaluation.references import find
 from tinygen.pretrained import weights
+from tinygen.system import npy
 
 
 def packed(shape, dtype="<f8", size=0):

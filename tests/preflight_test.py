@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, limits
+from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.media import Media
+from tinygen.system import limits
 from tinygen.training import preflight
 
 

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tinygen import cluster, processes
 from tinygen.cli import main as cli
+from tinygen.distributed import cluster, processes
+from tinygen.distributed.mesh import make_mesh
 from tinygen.errors import UserError
-from tinygen.sharding import make_mesh
 
 ROOT = Path(__file__).parents[1]
 

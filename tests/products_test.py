@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tinygen.distributed.mesh import make_mesh
 from tinygen.nn import layers, matmul
 from tinygen.nn.attention import attention
 from tinygen.nn.matmul import product
-from tinygen.sharding import make_mesh
 
 
 @pytest.fixture

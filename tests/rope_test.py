@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 from small_microdit import abstract, drawn
 
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.nn import layers, rope
 from tinygen.nn.attention import Attention
-from tinygen.sharding import Layout, make_mesh
 
 H, W, N, K = 5, 4, 3, 8
 T = np.array([0.1, 0.4, 0.6, 0.9], np.float32)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tinygen import runtime
+from tinygen.system import runtime
 
 PROGRAM = """
 import sys
@@ -56,7 +56,7 @@ def test_deterministic_asks_xla_for_it_in_words_that_it_knows(words, asked):
 # A call into C that takes minutes, as a compilation may.
 COMPILING = """
 import hashlib, sys
-from tinygen.runtime import stop_on_signals
+from tinygen.system.runtime import stop_on_signals
 with stop_on_signals() as stop:
     stop.idle = True
     print("compiling", flush=True)

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tinygen import cache
 from tinygen.data import tokens
 from tinygen.data.documents import Texts
 from tinygen.data.packing import windows
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.system import cache
 
 TEXTS = Texts(["one", "naïve — two", "three"])
 FACTS = {"content": "abc"}

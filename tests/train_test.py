@@ -15,13 +15,14 @@ import pytest
 from PIL import Image
 
 import tinygen
-from tinygen import build, media, runtime, train
+from tinygen import build, media, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
 from tinygen.data.base import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.sample import make_preview
+from tinygen.system import runtime
 from tinygen.training import batches
 from tinygen.workdir import lock
 from tinygen.workdir import manifest as rundir

@@ -19,7 +19,7 @@ from tinygen.cli import main as cli
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.sampling.text import Growing
-from tinygen.terminal import printable
+from tinygen.system.terminal import printable
 
 BYTES = Vocabulary(kind="bytes")
 CONTEXT = 16

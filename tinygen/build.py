@@ -18,6 +18,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.embeddings import Embedded
 from tinygen.data.tokenizers import Text
 from tinygen.data.vocabulary import Vocabulary
+from tinygen.distributed.mesh import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.errors import UserError, unknown
 from tinygen.models.autoencoder import Autoencoder
 from tinygen.models.classifier import Classifier
@@ -37,7 +38,6 @@ from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 from tinygen.objectives.regression import Regression
-from tinygen.sharding import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.train_step import Call, TrainState, make_train_step, make_train_steps, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {

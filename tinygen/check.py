@@ -15,18 +15,20 @@ from absl import logging
 from etils import epath
 from rich.console import Console
 
-from tinygen import build, evaluate, limits, optim, processes, runtime, sample, train
+from tinygen import build, evaluate, optim, sample, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import make_scoring
-from tinygen.footprint import bytes_held, placed, si
-from tinygen.runtime import StopSignal
-from tinygen.terminal import printable
+from tinygen.profiling.footprint import bytes_held, placed, si
+from tinygen.system import limits, runtime
+from tinygen.system.runtime import StopSignal
+from tinygen.system.terminal import printable
 from tinygen.train_step import TrainState, init_state
 from tinygen.training import program
 from tinygen.training.batches import bounded, calls, device_calls

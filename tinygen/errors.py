@@ -6,7 +6,7 @@ A `UserError` reaches the terminal as its message alone, with exit status 2; any
 import difflib
 from collections.abc import Iterable
 
-from tinygen.terminal import in_line
+from tinygen.system.terminal import in_line
 
 LONGEST = 200  # characters of a name that a message repeats
 MOST = 24  # names that a message lists

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, processes, sample
+from tinygen import build, sample
 from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints import weights as trained
 from tinygen.data.base import DataSource
 from tinygen.data.embedded_captions import carried_over
 from tinygen.data.embeddings import Embedded
+from tinygen.distributed import processes
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.evaluation import compare, generated, grid, references
 from tinygen.evaluation.compare import RECORD
@@ -30,8 +32,7 @@ from tinygen.evaluation.metrics.frechet import too_few
 from tinygen.evaluation.metrics.protocol import fingerprint
 from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, shortage
 from tinygen.sampling.settings import configured, guidance, stepping
-from tinygen.sharding import Layout, make_mesh
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 from tinygen.workdir import data_contents
 from tinygen.workdir.files import TEXT, folder
 

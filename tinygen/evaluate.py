@@ -8,16 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from tinygen import build, processes
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE, load
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.objectives.metrics import finalise
 from tinygen.rng import stream
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 from tinygen.train_step import Metrics, TrainState, Tree, make_eval_step
 from tinygen.workdir import data_contents
 from tinygen.workdir.files import folder

@@ -12,20 +12,21 @@ import jax
 import numpy as np
 from rich.progress import track
 
-from tinygen import build, media, processes
+from tinygen import build, media
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
 from tinygen.config import Config
 from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.embeddings import Embedded
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.pretrained import latents
 from tinygen.rng import example_keys, stream
 from tinygen.sampling import text as writing
 from tinygen.sampling.conditions import told
 from tinygen.sampling.settings import configured, guidance, spent, stepping
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 from tinygen.train_step import TrainState, Tree, merge
 from tinygen.workdir import files
 

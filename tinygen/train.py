@@ -12,7 +12,7 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, footprint, media, optim, processes, runtime
+from tinygen import build, media, optim
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.best import Best
@@ -24,12 +24,15 @@ from tinygen.data.embeddings import Embedded
 from tinygen.data.packing import shown
 from tinygen.data.tokenizers import Text, normal
 from tinygen.data.vocabulary import Vocabulary
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation
 from tinygen.evaluation.during_training import by, check_scoring, make_scoring
 from tinygen.nn.flops import flops, products_of
 from tinygen.pretrained import latents
+from tinygen.profiling import footprint
 from tinygen.sample import make_preview
+from tinygen.system import runtime
 from tinygen.train_step import TrainState, init_state
 from tinygen.training import program, warm_start
 from tinygen.training.batches import bounded

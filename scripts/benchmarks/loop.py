@@ -24,9 +24,10 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     import jax
     from etils import epath
 
-    from tinygen import build, runtime, train
+    from tinygen import build, train
     from tinygen import config as config_lib
     from tinygen.checkpoints import store
+    from tinygen.system import runtime
     from tinygen.training import batches as feed
 
     config = config_lib.load(recipe)

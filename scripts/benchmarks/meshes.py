@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from benchmarks import gpt_step, ours
-from tinygen import build, footprint
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.data.codec import Codec
+from tinygen.profiling import footprint
 from tinygen.training import program
 
 

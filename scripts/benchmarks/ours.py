@@ -39,10 +39,10 @@ class Work(NamedTuple):
 def prepare_process() -> bool:
     """What the command line does before it computes; whether it could."""
     try:
-        from tinygen import heap, runtime
+        from tinygen.system import malloc, runtime
     except ModuleNotFoundError:  # it needs etils, which a machine that is lent for measuring may not have
         return False
-    heap.keep_memory()
+    malloc.keep_memory()
     runtime.compute_in_turn()
     return True
 
@@ -105,7 +105,8 @@ def step_of(config: Config, codec: Codec) -> Step:
     """The training step of a configuration on data such as the codec's, as the loop makes it."""
     import jax
 
-    from tinygen import build, footprint
+    from tinygen import build
+    from tinygen.profiling import footprint
     from tinygen.train_step import init_state
 
     if config.train.steps_per_call != 1:
@@ -158,7 +159,8 @@ def sampler(config: Config, codec: Codec) -> Work:
     import jax
     from flax import nnx
 
-    from tinygen import build, footprint
+    from tinygen import build
+    from tinygen.profiling import footprint
     from tinygen.rng import example_keys, stream
     from tinygen.train_step import merge, split
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from tinygen.distributed.processes import leads
 from tinygen.errors import UserError
-from tinygen.processes import leads
 from tinygen.workdir.files import Folder, read_json
 
 FILE = "best.json"

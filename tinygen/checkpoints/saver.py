@@ -9,10 +9,10 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from tinygen import processes
 from tinygen.checkpoints import checksums, store
 from tinygen.config import Config
 from tinygen.data.codec import Codec
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.train_step import TrainState
 from tinygen.workdir import manifest as rundir

@@ -24,8 +24,8 @@ from tinygen.checkpoints import checksums
 from tinygen.checkpoints import restore as arrays
 from tinygen.config import Config
 from tinygen.data.codec import Codec
+from tinygen.distributed.processes import leads
 from tinygen.errors import UserError
-from tinygen.processes import leads
 from tinygen.train_step import TrainState, Tree
 from tinygen.workdir import places
 from tinygen.workdir.files import JSON, Folder

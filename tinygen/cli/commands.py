@@ -174,7 +174,7 @@ def _command(module: str) -> Callable[..., int | None]:
 
 def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractContextManager[None]:
     """`_joined`, as a run's configuration has it."""
-    from tinygen import runtime
+    from tinygen.system import runtime
 
     if config.deterministic:
         runtime.compute_repeatably()
@@ -184,10 +184,11 @@ def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractCon
 @contextlib.contextmanager
 def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterator[None]:
     """This process ready to compute: as one of several, where `distributed` says so, of those that have the same flags."""
-    from tinygen import compiled, processes, runtime
+    from tinygen.distributed import processes
+    from tinygen.system import compilation_cache, runtime
 
     runtime.compute_in_turn()
-    compiled.keep_compiled()
+    compilation_cache.keep_compiled()
     own = ("distributed", "config", "workdir")  # of each process; what the latter two mean is compared by train
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
     with processes.joined(distributed, timeout, command):

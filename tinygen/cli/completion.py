@@ -12,7 +12,7 @@ from tinygen.cli.key_listing import groups
 from tinygen.config import recipes
 from tinygen.config.schema import Key
 from tinygen.errors import UserError
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 
 HIDDEN = "__complete"
 RECIPES = ("config", "copy", "name")  # flags whose value is a recipe

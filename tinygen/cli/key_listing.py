@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tinygen.config.schema import SCHEMA, TABLES, Key, Mark
 from tinygen.errors import unknown
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 
 HEAD = 36  # columns; longer names have a line of their own
 NARROW, WIDE = 60, 120  # columns of the whole, at least and at most

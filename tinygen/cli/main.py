@@ -15,12 +15,13 @@ from typing import Any
 
 from absl import flags
 
-from tinygen import __version__, faults
+from tinygen import __version__
 from tinygen.cli import completion
 from tinygen.cli.commands import COMMANDS, Command, Recipe, check_places, required
 from tinygen.config.schema import TABLES
 from tinygen.errors import UserError, unknown
-from tinygen.terminal import say
+from tinygen.system import faults
+from tinygen.system.terminal import say
 from tinygen.workdir.reading import Refused
 
 PLAIN = {  # what absl says in Python's words
@@ -237,7 +238,7 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _prepare_process() -> None:
-    from tinygen.heap import keep_memory
+    from tinygen.system.malloc import keep_memory
 
     keep_memory()
     flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed

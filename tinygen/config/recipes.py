@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinygen.errors import UserError, unknown
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 
 FACT = r"^{}: (.+)$"
 LIST = "'tinygen recipes' lists them"

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorflow_datasets.core.utils import tqdm_utils
 
-from tinygen.cache import alone
 from tinygen.data import avatars
 from tinygen.data.avatar_styles import STYLES
 from tinygen.errors import UserError
+from tinygen.system.cache import alone
 
 DEFAULT_NUM = 20_000
 

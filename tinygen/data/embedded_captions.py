@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygen import npy
 from tinygen.data.base import DataSource, Examples, drawing
 from tinygen.data.captions import captions_of, counted, digests
 from tinygen.data.codec import Batch, Field
@@ -16,6 +15,7 @@ from tinygen.data.contents import FILE, Contents, changes, difference
 from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
 from tinygen.data.tokenizers import normal
 from tinygen.errors import UserError
+from tinygen.system import npy
 
 SPREAD = 4096  # captions of a split that are compared with those that were encoded: all of a small one, and of a large one in seconds
 

@@ -22,13 +22,13 @@ from absl import logging
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tinygen.cache import alone, hold, prune
 from tinygen.data import naming
 from tinygen.data.bpe import BYTES
 from tinygen.data.documents import Documents
 from tinygen.data.packing import NO_BYTE, Stream
 from tinygen.data.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.system.cache import alone, hold, prune
 
 RULES = 2  # how documents become tokens here, and lie on the disk: another number where that has changed
 KEPT = 4 * 2**30  # bytes of tokens that are kept, at most; TinyStories, 1.9 GB of text, takes about 1 GB as GPT-2's, 1.9 GB as bytes

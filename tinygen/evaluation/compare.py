@@ -13,7 +13,7 @@ from etils import epath
 from tinygen.errors import UserError, listed, unknown
 from tinygen.evaluation.metrics.protocol import unlike
 from tinygen.evaluation.scores import NOTE
-from tinygen.terminal import in_line, say
+from tinygen.system.terminal import in_line, say
 from tinygen.workdir.files import MIB, folder
 
 RECORD = "eval.jsonl"

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinygen import build, processes, sample
+from tinygen import build, sample
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load
 from tinygen.evaluation.features.collecting import Unwanted, collected

@@ -14,11 +14,11 @@ import numpy as np
 from absl import logging
 from PIL import Image
 
-from tinygen import npy
 from tinygen.data import folder_index, naming, pixels
 from tinygen.data.base import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluation.features.resize import rgb
+from tinygen.system import npy
 
 Read = Callable[[], np.ndarray]
 BLOCK = 64  # pictures that are read at once where they lie side by side

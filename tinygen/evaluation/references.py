@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygen import build, npy, processes
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config.schema import DATASETS
 from tinygen.data.base import DataSource, Examples
 from tinygen.data.embeddings import Embedded
 from tinygen.data.provenance import Latents
 from tinygen.data.tokenizers import Text
+from tinygen.distributed import processes
 from tinygen.errors import UserError, unknown
 from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.images import Pictures, digest, of_folder, of_npz, of_split, reading
 from tinygen.evaluation.scores import Side
+from tinygen.system import npy
 
 KEYS = (("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov"))  # as files of statistics name them
 SPLITS = ("train", "validation")

@@ -10,9 +10,9 @@ import numpy as np
 
 from tinygen.data.codec import Codec
 from tinygen.data.provenance import Latents
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder
-from tinygen.sharding import Layout, make_mesh
 
 OPTION = "--autoencoder (config.data.autoencoder)"
 PIXELS = 2**18  # that a device decodes at once: 256 features of each take 256 MiB

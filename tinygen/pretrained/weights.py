@@ -18,9 +18,9 @@ import numpy as np
 import safetensors
 from rich.progress import wrap_file
 
-from tinygen import npy
 from tinygen.errors import UserError
 from tinygen.pretrained import torch_file
+from tinygen.system import npy
 
 PUBLIC = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 NAMES = ("pt_inception-2015-12-05-6726825d.pth", "weights-inception-2015-12-05-6726825d.pth")

@@ -13,7 +13,7 @@ from tinygen.errors import UserError
 from tinygen.report import charts, page, texts
 from tinygen.report.pictures import BUDGET, Album, pack
 from tinygen.report.run import Run, read
-from tinygen.terminal import in_line, say
+from tinygen.system.terminal import in_line, say
 from tinygen.workdir.files import File, folder
 
 

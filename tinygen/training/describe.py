@@ -10,14 +10,16 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from tinygen import build, footprint, optim, runtime
+from tinygen import build, optim
 from tinygen.checkpoints import store
 from tinygen.config import Config
 from tinygen.data.codec import Field
-from tinygen.footprint import Footprint, si
+from tinygen.distributed.mesh import path_name
 from tinygen.nn.flops import Products, flops, products_of
 from tinygen.nn.layers import patches_of
-from tinygen.sharding import path_name
+from tinygen.profiling import footprint
+from tinygen.profiling.footprint import Footprint, si
+from tinygen.system import runtime
 from tinygen.training import program, warm_start
 from tinygen.training.preflight import abstract_state, check_programs
 

@@ -7,15 +7,16 @@ import jax
 import numpy as np
 from absl import logging
 
-from tinygen import build, processes
+from tinygen import build
 from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.data.base import DataSource
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import Scored
 from tinygen.objectives.metrics import finalise
-from tinygen.runtime import StopSignal
+from tinygen.system.runtime import StopSignal
 from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls, due, preview_due
 from tinygen.training.nonfinite import Guard, Spikes

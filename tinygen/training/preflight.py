@@ -14,20 +14,22 @@ from typing import Any
 import jax
 from etils import epath
 
-from tinygen import build, limits, processes
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.config import Config
 from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import CONDITIONS, Codec
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluate import held_out_size, held_out_step
-from tinygen.footprint import bytes_held, placed, si
 from tinygen.media import Media
 from tinygen.nn.layers import Output
+from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream
 from tinygen.sample import BATCH, preview_size, preview_step, sample_step
+from tinygen.system import limits
 from tinygen.train_step import TrainState, Tree, init_state, merge
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is

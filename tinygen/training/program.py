@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from tinygen.footprint import placed
-from tinygen.sharding import Layout
-from tinygen.terminal import say
+from tinygen.distributed.mesh import Layout
+from tinygen.profiling.footprint import placed
+from tinygen.system.terminal import say
 from tinygen.train_step import TrainState
 
 LOOK = 0.2  # seconds between looks at whether a compilation has ended

@@ -7,10 +7,10 @@ a refusal has only the fingerprints to show.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinygen import processes
 from tinygen.data import contents
 from tinygen.data.base import DataSource
 from tinygen.data.contents import FILE, Contents
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.workdir.files import Folder, read_json
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen import media
-from tinygen.processes import leads
+from tinygen.distributed.processes import leads
 from tinygen.workdir.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
 from tinygen.workdir.log_line import HELD_OUT, log_line

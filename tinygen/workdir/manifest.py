@@ -17,9 +17,9 @@ from tinygen import config as config_lib
 from tinygen.checkpoints.store import newest_item, saved_steps
 from tinygen.config import Config
 from tinygen.data.codec import Codec
+from tinygen.distributed.processes import from_lead, leads, wait_for_all
 from tinygen.errors import UserError
-from tinygen.processes import from_lead, leads, wait_for_all
-from tinygen.terminal import in_line
+from tinygen.system.terminal import in_line
 from tinygen.workdir.files import Folder, folder, read_json
 
 MARK = ".processes"  # a file by which the processes of a run see that they have the same workdir

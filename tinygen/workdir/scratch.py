@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from etils import epath
 
+from tinygen.distributed.processes import from_lead, lead_first, leads
 from tinygen.errors import UserError
-from tinygen.limits import standing
-from tinygen.processes import from_lead, lead_first, leads
+from tinygen.system.limits import standing
 
 
 @contextlib.contextmanager

@@ -17,15 +17,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tinygen import processes
-from tinygen.cache import alone
+from tinygen.distributed import processes
 from tinygen.evaluation.features.extraction import Extractor, extract
 from tinygen.evaluation.features.feature_file import FeatureFile
 from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.images import Pictures
 from tinygen.evaluation.metrics.protocol import fingerprint
 from tinygen.evaluation.scores import Side, side_of
-from tinygen.terminal import say
+from tinygen.system.cache import alone
+from tinygen.system.terminal import say
 
 PAUSE = 30.0  # seconds between lines that say how far it is
 RULES = 2  # how pictures become features here, and lie on the disk: another number where that has changed

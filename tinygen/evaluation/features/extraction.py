@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tinygen import heap, limits
+from tinygen.distributed.mesh import Layout
 from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.images import Read
-from tinygen.sharding import Layout
+from tinygen.system import limits, malloc
 
 TRIMMED = 256  # pictures after which free memory goes back to the kernel
 ON_CPU, ON_ACCELERATOR = 16, 256  # images a device at once: beyond these nothing gets faster
@@ -77,7 +77,7 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
             held += num
             if held >= TRIMMED:
                 held = 0
-                heap.return_memory()
+                malloc.return_memory()
     if before is not None:
         yield _fetched(*before)
 

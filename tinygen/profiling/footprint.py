@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tinygen import hlo
-from tinygen.sharding import AXES, Layout, path_name
+from tinygen.distributed.mesh import AXES, Layout, path_name
+from tinygen.profiling import hlo
 from tinygen.train_step import TrainState
 
 BRANCHES = {"params": "parameters", "ema": "EMA", "opt_state": "optimizer", "buffers": "buffers"}  # of the state, with their names

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tinygen.cache import prune
-from tinygen.terminal import say
+from tinygen.system.cache import prune
+from tinygen.system.terminal import say
 
 COMPILED = 2 * 2**30  # bytes of compiled programs that are kept, at most; a program has 0.1 to 10 MB
 ROOM = 2**26  # bytes that must be free to keep more

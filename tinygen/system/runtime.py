@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from tinygen.terminal import printable
+from tinygen.system.terminal import printable
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # other packages may lie below a folder of its name, as .venv in a clone
 
@@ -120,7 +120,7 @@ def is_shown(line: std_logging.LogRecord) -> bool:
 
 def listen(least: int = logging.INFO) -> None:
     """Sends our log lines to stderr, and other packages' warnings."""
-    from tinygen.processes import leads  # brings JAX
+    from tinygen.distributed.processes import leads  # brings JAX
 
     logging.use_absl_handler()
     handler = logging.get_absl_handler()

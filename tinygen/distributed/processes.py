@@ -19,9 +19,10 @@ import numpy as np
 from jax._src import distributed  # the key-value store has no public name; Orbax uses it as we do
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tinygen import cluster, faults
+from tinygen.distributed import cluster
 from tinygen.errors import UserError
-from tinygen.terminal import say
+from tinygen.system import faults
+from tinygen.system.terminal import say
 
 PREFIX = "tinygen"
 FAILED = f"{PREFIX}/failed"

@@ -13,7 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 
-from tinygen.terminal import say
+from tinygen.system.terminal import say
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 LONGEST = 300  # characters of an error that a message repeats
