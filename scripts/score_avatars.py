@@ -41,8 +41,8 @@ from PIL import Image
 from scipy import stats
 
 from tinygen.config import schema
-from tinygen.data.avatar_styles import BACKGROUND, HAIR, SKIN, STYLES
-from tinygen.data.avatars import NONE, attributes, choose
+from tinygen.data.avatars.drawing import NONE, attributes, choose
+from tinygen.data.avatars.styles import BACKGROUND, HAIR, SKIN, STYLES
 from tinygen.errors import UserError
 
 STYLE = "micah"
@@ -164,7 +164,8 @@ def read_samples(folder: Path, size: int) -> tuple[np.ndarray, list[str]]:
 
 def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
     """The held-out faces uint8 [N, size, size, 3], brought to the size as for training, and their captions."""
-    from tinygen.data import avatars_builder, tfds  # TensorFlow Datasets takes a second, which samples should not cost
+    from tinygen.data.avatars import builder as avatars_builder
+    from tinygen.data.tfds import images as tfds  # TensorFlow Datasets takes a second, which samples should not cost
 
     builder = avatars_builder.builder(STYLE, FACES, data_dir or None)
     held_out = tfds.source(builder, "train", "validation", "", "", (size,), "crop", 3, False).splits["validation"]

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen.data import avatars, avatars_builder, tfds
-from tinygen.data.avatar_styles import STYLES
+from tinygen.data.avatars import builder as avatars_builder
+from tinygen.data.avatars import drawing
+from tinygen.data.avatars.styles import STYLES
+from tinygen.data.tfds import images as tfds
 from tinygen.errors import UserError
 
 NUM = 24
@@ -36,12 +38,12 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def no_packages(monkeypatch):
-    monkeypatch.setattr(avatars, "PACKAGES", {"a_package_nobody_has": "dicebear-core"})
+    monkeypatch.setattr(drawing, "PACKAGES", {"a_package_nobody_has": "dicebear-core"})
 
 
 @pytest.mark.slow
 def test_every_style_draws_64x64_faces_that_differ(style):
-    faces = [avatars.draw(style, number) for number in range(3)]
+    faces = [drawing.draw(style, number) for number in range(3)]
     images = [np.asarray(Image.open(io.BytesIO(face.png))) for face in faces]
     assert {(image.shape, image.dtype.name) for image in images} == {((64, 64, 3), "uint8")}
     assert all(image.std() > 20 for image in images)
@@ -52,10 +54,10 @@ def test_dicebear_draws_what_was_chosen(style):
     """All that is told of a face is among the options that DiceBear says it followed; it knows every name of the table."""
     for part in STYLES[style].parts:
         variants = set(part.bare).union(*part.words.values())
-        assert not part.component or variants <= avatars._definition(style).components()[part.component].variants().keys()
+        assert not part.component or variants <= drawing._definition(style).components()[part.component].variants().keys()
     for number in range(12):
-        options, _, _ = avatars.choose(style, number)
-        followed = dicebear.Avatar(avatars._definition(style), options).to_json()["options"]
+        options, _, _ = drawing.choose(style, number)
+        followed = dicebear.Avatar(drawing._definition(style), options).to_json()["options"]
         for key, value in options.items():
             if key.endswith(("Variant", "Color")) and key not in STYLES[style].options:
                 assert followed[key] == value
@@ -68,47 +70,47 @@ def test_a_face_depends_on_its_style_and_number_alone(monkeypatch):
     drawn = []
     for num, workers, seed in ((5, 1, "1"), (7, 2, "2")):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        drawn.append(list(avatars.draw_all("micah", num, workers)))
-    assert drawn[0] == drawn[1][:5] == [avatars.draw("micah", number) for number in range(5)]
-    assert avatars.draw("open-peeps", 0).png != drawn[0][0].png
+        drawn.append(list(drawing.draw_all("micah", num, workers)))
+    assert drawn[0] == drawn[1][:5] == [drawing.draw("micah", number) for number in range(5)]
+    assert drawing.draw("open-peeps", 0).png != drawn[0][0].png
 
 
 def test_faces_are_those_of_the_first_release():
     """They change only with `Avatars.VERSION`: whoever trains on them must be able to draw them again."""
-    assert avatars.choose("micah", 2)[2] == (
+    assert drawing.choose("micah", 2)[2] == (
         "a pouting person with tan skin, shoulder-length blond hair, square red glasses, stubble and a white hoop earring, "
         "in a red shirt, on a purple background"
     )
 
 
 def test_captions_say_what_the_labels_say_in_english(style):
-    names = avatars.attributes(style)
+    names = drawing.attributes(style)
     for number in range(150):
-        _, labels, caption = avatars.choose(style, number)
+        _, labels, caption = drawing.choose(style, number)
         for attribute, label in labels.items():
             name = names[attribute][label]
             # "long hair" is told as "long brown hair": word by word
             told = all(re.search(rf"\b{re.escape(word)}\b", caption) for word in name.split())
-            assert told or name == avatars.NONE, (caption, attribute, name)
+            assert told or name == drawing.NONE, (caption, attribute, name)
         assert re.match("an? ([a-z]+ )?person ", caption)
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]|  |[{}]| ,|and and|, and", caption)
 
 
 def test_every_label_is_drawn_and_none_is_the_first(style):
-    names = avatars.attributes(style)
+    names = drawing.attributes(style)
     seen = {attribute: set() for attribute in names}
     for number in range(500):
-        for attribute, label in avatars.choose(style, number)[1].items():
+        for attribute, label in drawing.choose(style, number)[1].items():
             seen[attribute].add(label)
     for attribute, labels in names.items():
         assert seen[attribute] == set(range(len(labels))), attribute
-        assert avatars.NONE not in labels[1:]
+        assert drawing.NONE not in labels[1:]
         assert len(set(labels)) == len(labels)
 
 
 def test_who_wears_a_hat_shows_no_hair_and_is_not_called_bald():
-    names = avatars.attributes("micah")
-    worn = [(labels, caption) for _, labels, caption in (avatars.choose("micah", i) for i in range(100)) if labels["hat"]]
+    names = drawing.attributes("micah")
+    worn = [(labels, caption) for _, labels, caption in (drawing.choose("micah", i) for i in range(100)) if labels["hat"]]
     assert worn
     for labels, caption in worn:
         assert names["hair"][labels["hair"]] == names["hair_color"][labels["hair_color"]] == "none"
@@ -121,7 +123,7 @@ def test_what_was_read_is_what_was_drawn(built):
     train, validation = (builder.as_data_source(split) for split in ("train", "validation"))
     assert (len(train), len(validation)) == (NUM - 1, 1)
     for number, example in ((7, train[7]), (NUM - 1, validation[0])):
-        face = avatars.draw("micah", number)
+        face = drawing.draw("micah", number)
         assert np.array_equal(example["image"], np.asarray(Image.open(io.BytesIO(face.png))))
         assert example["caption"].decode() == face.caption
         assert {attribute: example[attribute] for attribute in face.labels} == face.labels
@@ -158,7 +160,7 @@ def test_author_and_licence_stand_beside_the_data(built):
         assert "Micah Lanier" in text
         assert "CC BY 4.0" in text
     assert builder.info.metadata["author"] == "Micah Lanier"
-    assert builder.info.metadata["packages"].keys() == set(avatars.PACKAGES.values())
+    assert builder.info.metadata["packages"].keys() == set(drawing.PACKAGES.values())
     assert "Micah Lanier" in builder.info.citation
 
 
@@ -188,7 +190,7 @@ def test_an_interrupted_drawing_leaves_no_data_and_no_processes(tmp_path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(avatars, "_received", interrupted)
+        patch.setattr(drawing, "_received", interrupted)
         with pytest.raises(KeyboardInterrupt):
             avatars_builder.builder("micah", 300, str(tmp_path)).download_and_prepare()
     assert started
@@ -207,14 +209,14 @@ def test_two_processes_that_want_the_same_faces_do_not_disturb_each_other(tmp_pa
 
 def test_a_process_that_cannot_draw_is_not_waited_for():
     with pytest.raises(RuntimeError, match="ended early, with status 1"):
-        list(avatars.draw_all("a style that its workers do not know", 1))
+        list(drawing.draw_all("a style that its workers do not know", 1))
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path, no_packages):
     with pytest.raises(UserError, match=re.escape("drawing avatars needs dicebear-core: pip install 'tinygen[avatars]'")):
         avatars_builder.builder("micah", NUM, str(tmp_path)).download_and_prepare()
     with pytest.raises(UserError, match="pip install"):
-        avatars.draw("micah", 0)
+        drawing.draw("micah", 0)
     assert not list(tmp_path.iterdir())
 
 
@@ -224,7 +226,7 @@ def test_an_unknown_style_and_too_few_faces_are_refused(tmp_path):
     with pytest.raises(UserError, match="unknown style ''; known: "):
         avatars_builder.builder("")
     with pytest.raises(UserError, match="unknown style"):
-        avatars.draw("mica", 0)
+        drawing.draw("mica", 0)
     with pytest.raises(UserError, match="two are needed"):
         avatars_builder.builder("micah", 1, str(tmp_path))
 
@@ -232,5 +234,5 @@ def test_an_unknown_style_and_too_few_faces_are_refused(tmp_path):
 def test_the_drawing_module_is_light():
     """Every process that draws imports it."""
     heavy = "{'jax', 'tensorflow', 'tensorflow_datasets', 'dicebear', 'resvg_py', 'PIL'}"
-    code = f"import sys, tinygen.data.avatars; print({heavy} & set(sys.modules))"
+    code = f"import sys, tinygen.data.avatars.drawing; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

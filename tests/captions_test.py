@@ -7,9 +7,9 @@ import pytest
 
 from tinygen import build
 from tinygen import config as config_lib
-from tinygen.data.base import ArrayExamples, DataSource
-from tinygen.data.captions import captioned
+from tinygen.data.captions.tokenized import captioned
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
 from tinygen.sampling.conditions import told
 

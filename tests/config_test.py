@@ -6,7 +6,7 @@ import pytest
 from tinygen import build, config
 from tinygen.config import schema
 from tinygen.data.codec import Codec, Field
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 ROWS = [(section, name) for section, table in schema.TABLES.items() for name in table]

@@ -27,8 +27,8 @@ from tinygen import config as config_lib
 from tinygen.cli import commands
 from tinygen.cli import main as cli
 from tinygen.config import schema as keys
-from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh, path_name
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tinygen.data import embedded as embedded_arrays
-from tinygen.data import images
-from tinygen.data.base import ArrayExamples, DataSource, check_batch
+from tinygen.data.builtin import images
 from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.source import ArrayExamples, DataSource, check_batch
 from tinygen.errors import UserError
 
 NUM = 10  # examples of the counting source: no multiple of the batch sizes below

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tinygen.data import bpe, documents, text_files
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text import bpe, documents
+from tinygen.data.text import files as text_files
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 MARKER = "<|endoftext|>"

@@ -13,10 +13,10 @@ import told
 import told_folder
 
 from tinygen import config as config_lib
-from tinygen.data.captions import captioned
+from tinygen.data.captions.embedded import SPREAD, carried_over, embedded, spread
+from tinygen.data.captions.embeddings import Embedded, Rows
+from tinygen.data.captions.tokenized import captioned
 from tinygen.data.codec import Codec
-from tinygen.data.embedded_captions import SPREAD, carried_over, embedded, spread
-from tinygen.data.embeddings import Embedded, Rows
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
 

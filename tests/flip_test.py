@@ -3,8 +3,8 @@ import itertools
 
 import numpy as np
 
-from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples, DataSource
 
 
 def numbered_images(num=12):

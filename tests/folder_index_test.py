@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen.data import folder_index
+from tinygen.data.images import folder_index
 
 
 @pytest.fixture(autouse=True)

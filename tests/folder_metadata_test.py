@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from tinygen import config
-from tinygen.data import folder_metadata
-from tinygen.data.captions import captioned
-from tinygen.data.folder import folder
+from tinygen.data.captions.tokenized import captioned
+from tinygen.data.images import folder_metadata
+from tinygen.data.images.folder import folder
 from tinygen.errors import UserError
 
 DEFAULTS = {key: value for key, value in config.base(data=dict(name="folder")).data.to_dict().items() if key not in ("name", "overfit")}

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from tinygen import config
-from tinygen.data import folder_index, pixels
-from tinygen.data.folder import folder
+from tinygen.data.images import folder_index, pixels
+from tinygen.data.images.folder import folder
 from tinygen.errors import UserError
 
 DEFAULTS = {key: value for key, value in config.base(data=dict(name="folder")).data.to_dict().items() if key not in ("name", "overfit")}

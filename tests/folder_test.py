@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from tinygen import build, config
-from tinygen.data.base import check_batch
-from tinygen.data.folder import folder
+from tinygen.data.images.folder import folder
+from tinygen.data.source import check_batch
 from tinygen.errors import UserError
 
 DEFAULTS = {key: value for key, value in config.base(data=dict(name="folder")).data.to_dict().items() if key not in ("name", "overfit")}

@@ -4,7 +4,7 @@ import os
 import pytest
 from PIL import Image
 
-from tinygen.data import folder_index
+from tinygen.data.images import folder_index
 from tinygen.errors import UserError
 
 

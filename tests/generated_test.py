@@ -9,8 +9,8 @@ import pytest
 from tinygen import build, sample
 from tinygen.checkpoints import store
 from tinygen.checkpoints import weights as trained
-from tinygen.data.base import ArrayExamples
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.evaluation import generated
 from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model

@@ -11,7 +11,7 @@ from etils import epath
 
 from tinygen import build, train
 from tinygen.checkpoints import store
-from tinygen.data.base import DataSource
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.training.nonfinite import Guard, RollBack, Spikes
 

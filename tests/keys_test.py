@@ -6,7 +6,9 @@ from tinygen import config
 from tinygen.cli import key_listing
 from tinygen.cli import main as cli
 from tinygen.config import schema
-from tinygen.data import captions, pixels, vocabulary
+from tinygen.data.captions import tokenized
+from tinygen.data.images import pixels
+from tinygen.data.text import vocabulary
 from tinygen.models import microdit, minigpt
 from tinygen.nn import attention, depthwise, stack
 from tinygen.samplers import table, time_grids
@@ -43,7 +45,7 @@ def test_every_section_row_and_key_has_a_meaning_and_a_default_that_its_constrai
     [
         ("", "remat", stack.REMAT),
         ("", "attention", attention.METHODS),
-        ("text", "text.tokens", ("", *captions.METHODS)),
+        ("text", "text.tokens", ("", *tokenized.METHODS)),
         ("model.microdit", "model.positions", microdit.POSITIONS),
         ("model.minigpt", "model.positions", minigpt.POSITIONS),
         ("model.minigpt", "model.feed_forward", minigpt.FEED_FORWARDS),

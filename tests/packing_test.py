@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tinygen.data.base import check_batch
 from tinygen.data.codec import Codec, Field
-from tinygen.data.packing import Stream, check_windows, shown, windows
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.source import check_batch
+from tinygen.data.text.packing import Stream, check_windows, shown, windows
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 WORDS = Vocabulary(kind="bytes")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinygen.data import pixels
+from tinygen.data.images import pixels
 from tinygen.errors import UserError
 
 RED, GREEN, BLUE, GREY = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128, 128, 128)

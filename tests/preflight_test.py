@@ -8,7 +8,7 @@ from etils import epath
 
 from tinygen import build
 from tinygen.checkpoints import store
-from tinygen.data.base import ArrayExamples
+from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.media import Media
 from tinygen.system import limits

@@ -10,7 +10,7 @@ import pytest
 from patch_autoencoder import source_of
 from PIL import Image
 
-from tinygen.data import latents
+from tinygen.data.latents import sources
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder
 
@@ -126,13 +126,13 @@ def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys, f
 
 def test_a_later_stage_takes_the_scale_of_the_first(prepare, made, tmp_path, capsys):
     assert prepare(tmp_path / "alike", f"--like={made.folder}", "--config.data.overfit=64") == 0
-    first, later = (latents.Prepared.read(folder).latents for folder in (made.folder, tmp_path / "alike"))
+    first, later = (sources.Prepared.read(folder).latents for folder in (made.folder, tmp_path / "alike"))
     assert (later.scale, later.shift) == (first.scale, first.shift)
     assert f"as in {made.folder}" in capsys.readouterr().out
 
 
 def test_latents_of_another_autoencoder_give_no_scale(prepare, copy, tmp_path, capsys):
-    prepared = latents.Prepared.read(copy)
+    prepared = sources.Prepared.read(copy)
     dataclasses.replace(prepared, latents=dataclasses.replace(prepared.latents, sha256="f" * 64)).write(copy)
     assert prepare(tmp_path / "out", f"--like={copy}") == 2
     assert "ffffffffffffffff), not by" in capsys.readouterr().err

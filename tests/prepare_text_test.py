@@ -8,7 +8,7 @@ import pytest
 import told
 
 from tinygen.config import schema
-from tinygen.data.embeddings import Prepared
+from tinygen.data.captions.embeddings import Prepared
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
 

@@ -9,12 +9,13 @@ from etils import epath
 from PIL import Image
 
 from tinygen import config, train
-from tinygen.data import contents, images, naming
-from tinygen.data.captions import captioned
+from tinygen.data import contents, naming
+from tinygen.data.builtin import images
+from tinygen.data.captions.embedded import embedded
+from tinygen.data.captions.tokenized import captioned
 from tinygen.data.contents import Contents
-from tinygen.data.embedded_captions import embedded
-from tinygen.data.folder import folder
-from tinygen.data.text import text
+from tinygen.data.images.folder import folder
+from tinygen.data.text.sources import text
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
 from tinygen.workdir import data_contents

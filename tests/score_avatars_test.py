@@ -9,17 +9,18 @@ import pytest
 import score_avatars
 from PIL import Image
 
-from tinygen.data import avatars, pixels
-from tinygen.data.avatar_styles import BACKGROUND, HAIR, SKIN, STYLES
+from tinygen.data.avatars import drawing
+from tinygen.data.avatars.styles import BACKGROUND, HAIR, SKIN, STYLES
+from tinygen.data.images import pixels
 
 NUM = 36
-NAMES = avatars.attributes("micah")
+NAMES = drawing.attributes("micah")
 
 
 @pytest.fixture(scope="module")
 def faces():
     """Faces as they are drawn, uint8 [36, 64, 64, 3], and their captions."""
-    drawn = [avatars.draw("micah", number) for number in range(NUM)]
+    drawn = [drawing.draw("micah", number) for number in range(NUM)]
     return np.stack([np.asarray(Image.open(io.BytesIO(face.png))) for face in drawn]), [face.caption for face in drawn]
 
 
@@ -120,7 +121,7 @@ def test_every_colour_has_a_nearest_one():
 
 def test_what_a_caption_asks_for_is_what_was_chosen():
     for number in range(600):
-        _, labels, caption = avatars.choose("micah", number)
+        _, labels, caption = drawing.choose("micah", number)
         wanted = {"background": value("background_color", labels), "skin": value("skin_color", labels)}
         wanted["glasses"] = "yes" if labels["glasses"] else "no"
         if labels["hair"]:

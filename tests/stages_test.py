@@ -9,7 +9,7 @@ from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints.store import Saved
 from tinygen.data.codec import Codec, Field
-from tinygen.data.provenance import Latents
+from tinygen.data.latents.provenance import Latents
 from tinygen.errors import UserError
 from tinygen.training import warm_start
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from tinygen.data.base import check_batch
 from tinygen.data.codec import Field
+from tinygen.data.source import check_batch
 from tinygen.data.synthetic import sine
 from tinygen.errors import UserError
 

@@ -12,9 +12,9 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.store import Saved
 from tinygen.data import embedded
-from tinygen.data.base import check_batch
 from tinygen.data.codec import Codec
-from tinygen.data.text import spread
+from tinygen.data.source import check_batch
+from tinygen.data.text.sources import spread
 from tinygen.errors import UserError
 from tinygen.training import warm_start
 from tinygen.workdir import files, manifest

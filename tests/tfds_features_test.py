@@ -5,7 +5,7 @@ import pytest
 import tensorflow_datasets as library
 from tfds_sets import HELD_OUT, NUM, Stripes, file_of, numbers, pixels_of, prepared, source_of
 
-from tinygen.data.base import check_batch
+from tinygen.data.source import check_batch
 from tinygen.errors import UserError
 
 

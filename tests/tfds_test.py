@@ -11,8 +11,9 @@ from tfds_sets import HELD_OUT, NUM, Squares, Stripes, numbers, pixels_of, prepa
 
 from tinygen import build, media, train
 from tinygen import config as config_lib
-from tinygen.data import pixels, tfds
-from tinygen.data.base import check_batch
+from tinygen.data.images import pixels
+from tinygen.data.source import check_batch
+from tinygen.data.tfds import images
 from tinygen.errors import UserError
 from tinygen.workdir import files
 
@@ -187,7 +188,7 @@ def test_what_a_set_does_not_have_is_refused_before_it_is_downloaded(tmp_path):
     with pytest.raises(UserError, match="holds no image"):
         build.data_source(config_lib.base(data=dict(name="tfds", dataset="far", data_dir=str(tmp_path))))
     with pytest.raises(UserError, match="did you mean 'hair_color'"):
-        tfds.avatars(style="micah", num=100, size=(64,), label="hair_colr", flip=False, data_dir=str(tmp_path), prepares=True)
+        images.avatars(style="micah", num=100, size=(64,), label="hair_colr", flip=False, data_dir=str(tmp_path), prepares=True)
     assert not list(tmp_path.rglob("*.array_record*"))
 
 
@@ -198,27 +199,27 @@ def test_a_folder_that_holds_no_set_is_refused(read, tmp_path):
 
 def test_without_a_network_a_set_that_must_be_downloaded_is_refused_and_nothing_is_tried_again(tmp_path):
     with pytest.raises(UserError, match=r"nowhere.invalid cannot be reached for it.\nPrepare it where there is a network"):
-        tfds.prepared(Far(data_dir=str(tmp_path), file_format="array_record"))
+        images.prepared(Far(data_dir=str(tmp_path), file_format="array_record"))
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch, tmp_path):
     """A look-up of a name can hang for minutes."""
     release = threading.Event()
     monkeypatch.setattr("requests.head", lambda url, timeout: release.wait())
-    monkeypatch.setattr(tfds, "PATIENCE", 0.1)
+    monkeypatch.setattr(images, "PATIENCE", 0.1)
     with pytest.raises(UserError, match="cannot be reached"):
-        tfds.prepared(Far(data_dir=str(tmp_path), file_format="array_record"))
+        images.prepared(Far(data_dir=str(tmp_path), file_format="array_record"))
     release.set()
 
 
 def test_a_server_that_answers_is_asked_for_the_set(monkeypatch, tmp_path):
     monkeypatch.setattr("requests.head", lambda url, timeout: SimpleNamespace())
-    assert len(tfds.prepared(Far(data_dir=str(tmp_path), file_format="array_record")).as_data_source("train")) == 1
+    assert len(images.prepared(Far(data_dir=str(tmp_path), file_format="array_record")).as_data_source("train")) == 1
 
 
 def test_where_an_authors_builder_fails_its_reason_is_given(tmp_path):
     with pytest.raises(UserError, match=r"torn/1.0.0 cannot be prepared in .*\n.*a column that the file does not have"):
-        tfds.prepared(Torn(data_dir=str(tmp_path), file_format="array_record"))
+        images.prepared(Torn(data_dir=str(tmp_path), file_format="array_record"))
 
 
 def test_a_set_without_random_access_is_refused_with_what_to_do():
@@ -229,4 +230,4 @@ def test_a_set_without_random_access_is_refused_with_what_to_do():
         as_data_source=as_data_source, data_path="here", info=SimpleNamespace(file_format=library.core.FileFormat.TFRECORD)
     )
     with pytest.raises(UserError, match=r"prepared as tfrecord, which has no random access.\nGive another config.data.data_dir"):
-        tfds.rows_of(stored, "train", "image")
+        images.rows_of(stored, "train", "image")

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tinygen.data.captions.tokenizer import BYTES, Text, trained_merges
 from tinygen.data.codec import Codec, Field
-from tinygen.data.tokenizers import BYTES, Text, trained_merges
 from tinygen.errors import UserError
 
 CAPTIONS = [f"a person with {colour} hair, on a {ground} background" for colour in ("red", "blond", "grey") for ground in ("blue", "pink")]

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tinygen.data import tokens
-from tinygen.data.documents import Texts
-from tinygen.data.packing import windows
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text import tokens
+from tinygen.data.text.documents import Texts
+from tinygen.data.text.packing import windows
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.system import cache
 

@@ -13,8 +13,8 @@ from PIL import Image
 from tinygen import config as config_lib
 from tinygen import sample, train
 from tinygen.config import schema as keys
-from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.media import Media
 from tinygen.nn.layers import Buffer, Embedding, Linear
 

@@ -19,7 +19,7 @@ from tinygen import build, media, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
-from tinygen.data.base import ArrayExamples
+from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.sample import make_preview
 from tinygen.system import runtime

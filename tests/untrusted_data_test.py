@@ -12,8 +12,9 @@ import pytest
 from confinement import confined
 from PIL import Image
 
-from tinygen.data import pixels, tfds_trust
-from tinygen.data.folder import folder
+from tinygen.data.images import pixels
+from tinygen.data.images.folder import folder
+from tinygen.data.tfds import trust
 from tinygen.errors import UserError
 
 DEEP = '{"a":' * 100_000
@@ -194,16 +195,16 @@ def test_a_damaged_index_of_a_folder_is_made_anew(pictures):
 @pytest.mark.parametrize("name", ["someone:set", "huggingface:mnist/x:1.0.0", "a-b:c"])
 def test_a_tfds_set_of_a_namespace_is_refused_since_its_code_would_run(name):
     with pytest.raises(UserError, match="brings its author's code"):
-        tfds_trust.check_name(name)
+        trust.check_name(name)
 
 
 @pytest.mark.parametrize("name", ["mnist", "mnist:3.0.1", "mnist:3.*.*", "c4/en:3.0.1", "avatars/micah:1.0.0"])
 def test_a_tfds_set_with_a_version_is_none_of_a_namespace(name):
-    tfds_trust.check_name(name)
+    trust.check_name(name)
 
 
 @pytest.mark.parametrize("tree", [{"pythonClassName": "trap.Feature"}, {"a": [{"b": {"type": "trap.Feature"}}]}])
 def test_a_prepared_set_with_features_of_other_modules_is_refused(tree, tmp_path):
     (tmp_path / "features.json").write_text(json.dumps(tree))
     with pytest.raises(UserError, match="not TFDS's own"):
-        tfds_trust.check_classes(tmp_path)
+        trust.check_classes(tmp_path)

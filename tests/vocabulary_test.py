@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from tinygen.data import bpe, gpt2
 from tinygen.data.codec import Codec, Field
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text import bpe, gpt2
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 TEXT = "The cat sat. The cat, the mat: naïve café — 東京 🙂!\n\n  It's  \t\r\n1234 <|endoftext|>\x00\x7f\u00a0ÿ"

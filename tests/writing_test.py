@@ -16,7 +16,7 @@ from tinygen import config as config_lib
 from tinygen import evaluate, media, train
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.sampling.text import Growing
 from tinygen.system.terminal import printable

@@ -13,11 +13,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tinygen import optim
 from tinygen.config import Config
-from tinygen.data.base import DataSource
+from tinygen.data.captions.embeddings import Embedded
+from tinygen.data.captions.tokenizer import Text
 from tinygen.data.codec import Codec
-from tinygen.data.embeddings import Embedded
-from tinygen.data.tokenizers import Text
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.source import DataSource
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed.mesh import Layout, check_rules, make_mesh, path_name, variable_name
 from tinygen.errors import UserError, unknown
 from tinygen.models.autoencoder import Autoencoder
@@ -65,7 +65,13 @@ COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own 
 @functools.cache
 def datasets() -> dict[str, Callable[..., DataSource]]:
     """The table of data sets. What reads them is imported with it: a model, which is made without data, needs none of that."""
-    from tinygen.data import folder, images, latents, synthetic, text, tfds, tfds_text
+    from tinygen.data import synthetic
+    from tinygen.data.builtin import images
+    from tinygen.data.images import folder
+    from tinygen.data.latents import sources
+    from tinygen.data.text import sources as text
+    from tinygen.data.tfds import images as tfds
+    from tinygen.data.tfds import text as tfds_text
 
     return {
         "digits": images.digits,
@@ -76,7 +82,7 @@ def datasets() -> dict[str, Callable[..., DataSource]]:
         "avatars": tfds.avatars,
         "celeb_a": tfds.celeb_a,
         "tfds": tfds.tfds,
-        "latents": latents.latents,
+        "latents": sources.latents,
         "shakespeare": text.shakespeare,
         "text": text.text,
         "tfds_text": tfds_text.tfds_text,
@@ -116,12 +122,12 @@ def told(config: Config, source: DataSource, text: Text | Embedded | Vocabulary 
         none = repr(type(config.data.get("label", ""))())
         raise UserError(f"a model is told captions or labels, not both: leave the labels out with --config.data.label={none}")
     if config.text.tokens:
-        from tinygen.data.captions import captioned
+        from tinygen.data.captions.tokenized import captioned
 
         reading = {key: config.text[key] for key in ("tokens", "length", "vocabulary")}
         return captioned(source, known=text if isinstance(text, Text) else None, **reading)
     if config.text.embeddings:
-        from tinygen.data.embedded_captions import embedded
+        from tinygen.data.captions.embedded import embedded
 
         return embedded(source, config.text.embeddings, text if isinstance(text, Embedded) else None)
     return source

@@ -21,7 +21,7 @@ from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
-from tinygen.data.base import DataSource
+from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import make_scoring

@@ -15,9 +15,9 @@ from tinygen import build, sample
 from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints import weights as trained
-from tinygen.data.base import DataSource
-from tinygen.data.embedded_captions import carried_over
-from tinygen.data.embeddings import Embedded
+from tinygen.data.captions.embedded import carried_over
+from tinygen.data.captions.embeddings import Embedded
+from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError

@@ -13,7 +13,7 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE, load
 from tinygen.config import Config
-from tinygen.data.base import DataSource
+from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.objectives.metrics import finalise

@@ -16,9 +16,9 @@ from tinygen import build, media
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
 from tinygen.config import Config
-from tinygen.data.base import DataSource
+from tinygen.data.captions.embeddings import Embedded
 from tinygen.data.codec import Batch, Codec
-from tinygen.data.embeddings import Embedded
+from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.pretrained import latents

@@ -18,12 +18,12 @@ from tinygen.checkpoints import store
 from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves, recover
 from tinygen.config import Config
-from tinygen.data.base import DataSource
+from tinygen.data.captions.embeddings import Embedded
+from tinygen.data.captions.tokenizer import Text, normal
 from tinygen.data.codec import Codec
-from tinygen.data.embeddings import Embedded
-from tinygen.data.packing import shown
-from tinygen.data.tokenizers import Text, normal
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.source import DataSource
+from tinygen.data.text.packing import shown
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluate import make_evaluation

@@ -10,7 +10,7 @@ from benchmarks import ours, peer, turns
 from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec, Field
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.nn import layers
 

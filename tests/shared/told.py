@@ -5,8 +5,8 @@ import zlib
 
 import numpy as np
 
-from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
 from tinygen.pretrained.text_encoder import Encoder
 

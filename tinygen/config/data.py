@@ -56,7 +56,7 @@ DATASETS: dict[str, Section] = {
     ),
     "avatars": Section(
         "drawn faces, RGB; drawn once, which needs the extra avatars",
-        style=key("micah", "a row of tinygen.data.avatar_styles.STYLES"),
+        style=key("micah", "a row of tinygen.data.avatars.styles.STYLES"),
         num=key(20_000, "faces, the held-out twentieth included", OWN),
         size=key((64,), "pixels: of each side, or height,width of the middle; faces are drawn at 64x64 and reduced"),
         label=key("hair_color", "the attribute to condition on; '': none", OWN),

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data.embeddings import Embedded
+from tinygen.data.captions.embeddings import Embedded
+from tinygen.data.captions.tokenizer import Text
 from tinygen.data.encoding import composed
-from tinygen.data.provenance import Latents
-from tinygen.data.tokenizers import Text
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.latents.provenance import Latents
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError, listed, unknown
 
 Batch = dict[str, np.ndarray]

@@ -4,8 +4,8 @@ import hashlib
 
 import numpy as np
 
-from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field
+from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
 
 

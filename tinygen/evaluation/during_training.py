@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygen import build, sample
 from tinygen.config import Config
-from tinygen.data.base import DataSource
+from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tinygen import build
+from tinygen.data.captions.embeddings import Embedded, Rows
+from tinygen.data.captions.tokenizer import Text
 from tinygen.data.codec import CONDITIONS, Batch, Codec
-from tinygen.data.embeddings import Embedded, Rows
-from tinygen.data.tokenizers import Text
 from tinygen.errors import UserError
 from tinygen.evaluation.images import BLOCK, Pictures, Read, colour
 from tinygen.pretrained import latents

@@ -14,8 +14,9 @@ import numpy as np
 from absl import logging
 from PIL import Image
 
-from tinygen.data import folder_index, naming, pixels
-from tinygen.data.base import DataSource
+from tinygen.data import naming
+from tinygen.data.images import folder_index, pixels
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.evaluation.features.resize import rgb
 from tinygen.system import npy

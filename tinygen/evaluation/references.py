@@ -12,10 +12,10 @@ import numpy as np
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config.schema import DATASETS
-from tinygen.data.base import DataSource, Examples
-from tinygen.data.embeddings import Embedded
-from tinygen.data.provenance import Latents
-from tinygen.data.tokenizers import Text
+from tinygen.data.captions.embeddings import Embedded
+from tinygen.data.captions.tokenizer import Text
+from tinygen.data.latents.provenance import Latents
+from tinygen.data.source import DataSource, Examples
 from tinygen.distributed import processes
 from tinygen.errors import UserError, unknown
 from tinygen.evaluation.features.network import Network

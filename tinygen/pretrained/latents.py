@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tinygen.data.codec import Codec
-from tinygen.data.provenance import Latents
+from tinygen.data.latents.provenance import Latents
 from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygen.data.captions.embeddings import Embedded, Rows
+from tinygen.data.captions.tokenizer import normal
 from tinygen.data.codec import Batch, Codec
-from tinygen.data.embeddings import Embedded, Rows
-from tinygen.data.tokenizers import normal
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from tinygen import build
 from tinygen.data.codec import Batch
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.rng import example_keys, stream
 from tinygen.train_step import Tree, merge

@@ -12,8 +12,8 @@ import numpy as np
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config import Config
-from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import Batch
+from tinygen.data.source import DataSource, check_batch
 from tinygen.train_step import Call
 
 Item = TypeVar("Item")

@@ -19,8 +19,8 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.config import Config
-from tinygen.data.base import DataSource, check_batch
 from tinygen.data.codec import CONDITIONS, Codec
+from tinygen.data.source import DataSource, check_batch
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluate import held_out_size, held_out_step

@@ -10,11 +10,11 @@ from absl import logging
 from tinygen import config as config_lib
 from tinygen.checkpoints.store import Saved, find
 from tinygen.config import Config
+from tinygen.data.captions.embeddings import Embedded
+from tinygen.data.captions.tokenizer import Text
 from tinygen.data.codec import Codec
-from tinygen.data.embeddings import Embedded
-from tinygen.data.provenance import Latents
-from tinygen.data.tokenizers import Text
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.latents.provenance import Latents
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 CURE = "or take the arrays that fit all the same: --config.init.partial=True"

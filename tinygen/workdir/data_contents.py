@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinygen.data import contents
-from tinygen.data.base import DataSource
 from tinygen.data.contents import FILE, Contents
+from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.workdir.files import Folder, read_json

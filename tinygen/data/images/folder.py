@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tinygen.data import folder_captions, folder_index, naming, pixels
-from tinygen.data.base import DataSource
+from tinygen.data import naming
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents, short
 from tinygen.data.encoding import composed
-from tinygen.data.folder_captions import Captions, read_captions
-from tinygen.data.folder_index import Index, Picture
-from tinygen.data.folder_metadata import Metadata, read_metadata
+from tinygen.data.images import folder_captions, folder_index, pixels
+from tinygen.data.images.folder_captions import Captions, read_captions
+from tinygen.data.images.folder_index import Index, Picture
+from tinygen.data.images.folder_metadata import Metadata, read_metadata
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 
 HELD_OUT = ("validation", "val", "test")  # beside train/, the first of them that is there is the validation split

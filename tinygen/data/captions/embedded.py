@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygen.data.base import DataSource, Examples, drawing
-from tinygen.data.captions import captions_of, counted, digests
+from tinygen.data.captions.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
+from tinygen.data.captions.tokenized import captions_of, counted, digests
+from tinygen.data.captions.tokenizer import normal
 from tinygen.data.codec import Batch, Field
 from tinygen.data.contents import FILE, Contents, changes, difference
-from tinygen.data.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
-from tinygen.data.tokenizers import normal
+from tinygen.data.source import DataSource, Examples, drawing
 from tinygen.errors import UserError
 from tinygen.system import npy
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data import bpe, encoding
-from tinygen.data.bpe import BYTES, MOST_MERGES, Merges
+from tinygen.data import encoding
+from tinygen.data.text import bpe
+from tinygen.data.text.bpe import BYTES, MOST_MERGES, Merges
 from tinygen.errors import UserError
 
 LONGEST, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 64, 4000

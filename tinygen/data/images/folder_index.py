@@ -20,8 +20,8 @@ from typing import NamedTuple
 import PIL
 from PIL import Image, UnidentifiedImageError
 
-from tinygen.data import pixels
-from tinygen.data.folder_metadata import NAMES as METADATA
+from tinygen.data.images import pixels
+from tinygen.data.images.folder_metadata import NAMES as METADATA
 from tinygen.errors import UserError
 
 EXTENSIONS = (

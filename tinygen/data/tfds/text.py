@@ -8,13 +8,13 @@ from typing import Any
 
 from etils import epy
 
-from tinygen.data import tfds
-from tinygen.data.base import DataSource
-from tinygen.data.documents import cut
-from tinygen.data.fitting import check_reading
-from tinygen.data.text import source
-from tinygen.data.tfds_features import at, features_of, only
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.source import DataSource
+from tinygen.data.text.documents import cut
+from tinygen.data.text.fitting import check_reading
+from tinygen.data.text.sources import source
+from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.tfds import images
+from tinygen.data.tfds.features import at, features_of, only
 from tinygen.errors import UserError
 
 with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
@@ -57,17 +57,17 @@ def tfds_text(
     check_reading(tokenizer, vocabulary, length)
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as tiny_shakespeare, or a prepared builder's folder")
-    builder = tfds.builder_of(dataset, data_dir)
+    builder = images.builder_of(dataset, data_dir)
     chosen = only(builder, dict(features_of(builder.info.features)), library.features.Text, "text", "feature", feature)
-    first, second = tfds.splits_of(tfds.prepared(builder, prepares or not data_dir), train, validation)
-    splits = {name: TfdsDocuments(tfds.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
+    first, second = images.splits_of(images.prepared(builder, prepares or not data_dir), train, validation)
+    splits = {name: TfdsDocuments(images.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"
     version = f"{name} {counts} {first} {second} {chosen}"  # not the bytes: the same set may be compressed otherwise on another machine
     facts = {"content": _content(Path(builder.data_path)), "set": version}
     return source(
         splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
-        contents=tfds.contents_of(builder, counts, first, second, chosen),
+        contents=images.contents_of(builder, counts, first, second, chosen),
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 Everything that is told of a face is chosen here, attribute by attribute, and DiceBear is left only what nobody tells (the
 nose, the eyebrows): so the words are true. Face `number` of a style depends on nothing but the two.
 
-As a program, `python -m tinygen.data.avatars STYLE START STOP STEP` draws a range of faces to its standard output, one
+As a program, `python -m tinygen.data.avatars.drawing STYLE START STOP STEP` draws a range of faces to its standard output, one
 pickle each: how `draw_all` uses all cores. (Not `multiprocessing`: its processes are forked, or import the user's script again.)
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygen.data.avatar_styles import STYLES, Part, Style
+from tinygen.data.avatars.styles import STYLES, Part, Style
 from tinygen.errors import UserError, unknown
 
 SIZE = 64

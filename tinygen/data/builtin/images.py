@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 
 from tinygen.data import embedded
-from tinygen.data.base import ArrayExamples, DataSource
 from tinygen.data.codec import Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
+from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import unknown
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tinygen.data.codec import Batch
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 NO_BYTE = 0xFF  # of UTF-8

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.contents import Contents
-from tinygen.data.packing import check_windows
+from tinygen.data.text.packing import check_windows
 from tinygen.errors import UserError, unknown
 
 FAR = 3.0  # from a standard deviation of 1, of latents: a few images may vary less or more than all

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorflow_datasets.core.utils import tqdm_utils
 
-from tinygen.data import avatars
-from tinygen.data.avatar_styles import STYLES
+from tinygen.data.avatars import drawing as avatars
+from tinygen.data.avatars.styles import STYLES
 from tinygen.errors import UserError
 from tinygen.system.cache import alone
 

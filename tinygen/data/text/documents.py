@@ -18,7 +18,8 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from tinygen.data import encoding, text_files
+from tinygen.data import encoding
+from tinygen.data.text import files
 from tinygen.errors import UserError
 
 PIECE = 2**20  # bytes or characters of a document that are read at once
@@ -137,7 +138,7 @@ def find(path: str, marker: str, pattern: str) -> FileDocuments:
     pattern: of the files' names, as `text_files.listed` takes it
     Raises UserError where there is no such path, no such file or no document.
     """
-    paths, others = text_files.listed(path, pattern)
+    paths, others = files.listed(path, pattern)
     root = Path(os.path.expanduser(path))
     try:
         separator = marker.encode()

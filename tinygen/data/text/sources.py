@@ -1,6 +1,6 @@
 """Text data sets: windows of `tokens`, `target` and `segment`, int32 [length], for a model of what comes next.
 
-Documents are held out whole. What is read of them are their tokens, which `tinygen.data.tokens` keeps on the disk.
+Documents are held out whole. What is read of them are their tokens, which `tinygen.data.text.tokens` keeps on the disk.
 """
 
 import hashlib
@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data import documents, embedded, naming, tokens
-from tinygen.data.base import DataSource
+from tinygen.data import embedded, naming
 from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import Contents
-from tinygen.data.documents import Documents, Texts
-from tinygen.data.fitting import check_reading, fitted, inherited
-from tinygen.data.packing import Stream, Windows, windows
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.source import DataSource
+from tinygen.data.text import documents, tokens
+from tinygen.data.text.documents import Documents, Texts
+from tinygen.data.text.fitting import check_reading, fitted, inherited
+from tinygen.data.text.packing import Stream, Windows, windows
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from rich.console import Console
 
-from tinygen.data import bpe, gpt2
-from tinygen.data.bpe import BYTES, MOST_MERGES
-from tinygen.data.documents import Documents
-from tinygen.data.vocabulary import KINDS, MOST_CHARACTERS, Vocabulary
+from tinygen.data.text import bpe, gpt2
+from tinygen.data.text.bpe import BYTES, MOST_MERGES
+from tinygen.data.text.documents import Documents
+from tinygen.data.text.vocabulary import KINDS, MOST_CHARACTERS, Vocabulary
 from tinygen.errors import UserError, unknown
 
 SAMPLE = 2**25  # characters that a vocabulary is made of, at most

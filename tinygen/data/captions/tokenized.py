@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from rich.progress import track
 
-from tinygen.data.base import DataSource, Examples, drawing
+from tinygen.data.captions.tokenizer import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
 from tinygen.data.codec import Batch, Field
 from tinygen.data.contents import short
-from tinygen.data.tokenizers import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
+from tinygen.data.source import DataSource, Examples, drawing
 from tinygen.errors import UserError, unknown
 
 METHODS = ("bytes", "bpe")

@@ -19,12 +19,12 @@ from absl import logging
 from etils import epath, epy
 from PIL import Image
 
-from tinygen.data import pixels
-from tinygen.data.base import DataSource, Nameless
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
-from tinygen.data.tfds_features import at, features_of, image_of, label_of, own_frame, values_of
-from tinygen.data.tfds_trust import check_classes, check_name
+from tinygen.data.images import pixels
+from tinygen.data.source import DataSource, Nameless
+from tinygen.data.tfds.features import at, features_of, image_of, label_of, own_frame, values_of
+from tinygen.data.tfds.trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
 
 with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
@@ -96,8 +96,8 @@ def celeb_a(*, label: str, size: Sequence[int], fit: str, flip: bool, data_dir: 
 
 
 def avatars(*, style: str, num: int, size: Sequence[int], label: str, flip: bool, data_dir: str, prepares: bool) -> DataSource:
-    """Drawn faces, RGB: see `tinygen.data.avatars`."""
-    from tinygen.data import avatars_builder  # brings TFDS
+    """Drawn faces, RGB: see `tinygen.data.avatars.drawing`."""
+    from tinygen.data.avatars import builder as avatars_builder  # brings TFDS
 
     with _quietly():
         builder = avatars_builder.builder(style, num, data_dir or None)
@@ -191,7 +191,7 @@ def builder_of(dataset: str, data_dir: str) -> Any:
     check_name(dataset)
     name = dataset.split("/")[0].split(":")[0]
     if name == "avatars":
-        from tinygen.data import avatars_builder  # registers it
+        from tinygen.data.avatars import builder as avatars_builder  # registers it
 
         del avatars_builder
     try:

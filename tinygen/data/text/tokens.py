@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tinygen.data import naming
-from tinygen.data.bpe import BYTES
-from tinygen.data.documents import Documents
-from tinygen.data.packing import NO_BYTE, Stream
-from tinygen.data.vocabulary import Vocabulary
+from tinygen.data.text.bpe import BYTES
+from tinygen.data.text.documents import Documents
+from tinygen.data.text.packing import NO_BYTE, Stream
+from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
 from tinygen.system.cache import alone, hold, prune
 

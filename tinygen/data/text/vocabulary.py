@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data import bpe
-from tinygen.data.bpe import BYTES, MOST_MERGES, Merges
+from tinygen.data.text import bpe
+from tinygen.data.text.bpe import BYTES, MOST_MERGES, Merges
 from tinygen.errors import UserError, unknown
 
 KINDS = ("bytes", "characters", "bpe", "gpt2")

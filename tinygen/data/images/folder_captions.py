@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tinygen.data import encoding, naming
-from tinygen.data.captions import counted
+from tinygen.data.captions.tokenized import counted
 
 KINDS = ("txt", "TXT", "caption", "CAPTION")  # capitals as cameras write
 LONGEST = 2**20  # characters of a file

