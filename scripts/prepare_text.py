@@ -9,8 +9,8 @@ The encoder is a folder with config.json, weights and tokenizer, or a name of th
 section `data` counts, with what --config.data.KEY=VALUE changes of it. Captions of both splits are read in their order, each by itself;
 of longer ones than --length the end is cut off. Examples without a caption get no token.
 
-The folder appears when it is whole. `tinygen/data/captions/embeddings.py` says what it holds; its `text.json` which encoder, which data and which
-captions it is of. A model takes the embeddings in place of tokens; `tinygen sample --prompt` reads prompts by the same encoder.
+The folder appears when it is whole. `tinygen/data/captions/embeddings.py` says what it holds; its `text.json` names the encoder, the
+data and the captions. A model takes the embeddings in place of tokens; `tinygen sample --prompt` reads prompts by the same encoder.
 """
 
 import argparse

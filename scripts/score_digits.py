@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tinygen.data import embedded
+from tinygen.data import builtin
 
 ACCURACY, SPREAD, DISTANCE = 0.97, 0.8, 0.8
 PROVENANCE = ("guidance", "nfe", "seed", "checkpoint_step")
@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _real(data: str) -> tuple[np.ndarray, np.ndarray, int]:
     """Real images [N, H, W] in [0, 1], their labels, and how many of the last are held out."""
-    arrays, meta = embedded.load(data)
+    arrays, meta = builtin.load(data)
     return arrays["x"][..., 0].astype(np.float32) / meta["max_value"], arrays["label"].astype(np.int64), meta["validation"]
 
 

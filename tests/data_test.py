@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tinygen.data import embedded as embedded_arrays
+from tinygen.data import builtin as embedded_arrays
 from tinygen.data.builtin import images
 from tinygen.data.codec import Codec, Field, encode_pixels
 from tinygen.data.source import ArrayExamples, DataSource, check_batch

@@ -11,15 +11,15 @@ import plays
 import prepare_embedded
 import pytest
 
-from tinygen.data import embedded
+from tinygen.data import builtin
 
-FOLDER = Path(embedded.__file__).parent
+FOLDER = Path(builtin.__file__).parent
 SHAPES = {"digits": (5000, 28, 28, 1), "digits8": (1797, 8, 8, 1), "pixel_faces": (10000, 16, 16, 3)}
 
 
 @pytest.fixture(scope="module")
 def loaded():
-    return {name: embedded.load(name) for name in embedded.NAMES}
+    return {name: builtin.load(name) for name in builtin.NAMES}
 
 
 def rgb(colours):
@@ -27,7 +27,7 @@ def rgb(colours):
     return np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in colours], np.uint8)
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", builtin.NAMES)
 def test_pixels_are_bytes_of_the_promised_shape_and_use_their_whole_range(loaded, name):
     arrays, meta = loaded[name]
     assert arrays["x"].dtype == np.uint8
@@ -35,7 +35,7 @@ def test_pixels_are_bytes_of_the_promised_shape_and_use_their_whole_range(loaded
     assert arrays["x"].max() == meta["max_value"] == {"digits": 255, "digits8": 16, "pixel_faces": 255}[name]
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", builtin.NAMES)
 def test_every_label_column_is_named_and_every_value_occurs(loaded, name):
     arrays, meta = loaded[name]
     assert set(arrays) == {"x", *meta["labels"]}
@@ -45,13 +45,13 @@ def test_every_label_column_is_named_and_every_value_occurs(loaded, name):
         assert len(set(names)) == len(names), column
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", builtin.NAMES)
 def test_no_image_stands_twice_so_none_is_both_trained_on_and_held_out(loaded, name):
     x = loaded[name][0]["x"]
     assert len({image.tobytes() for image in x}) == len(x)
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", builtin.NAMES)
 def test_a_tenth_is_held_out(loaded, name):
     arrays, meta = loaded[name]
     assert meta["validation"] == len(arrays["x"]) // 10
@@ -126,7 +126,7 @@ def test_the_name_of_a_style_begins_with_the_name_of_its_kind(loaded, column):
         assert styles[style].split()[0] == kinds[kind].split()[0]
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", builtin.NAMES)
 def test_licence_and_package_are_in_the_licence_file(loaded, name):
     meta = loaded[name][1]
     section = (FOLDER / "LICENSES.md").read_text("utf-8").split(f"## {name}.npz.xz")[1].split("\n## ")[0]
@@ -137,12 +137,12 @@ def test_licence_and_package_are_in_the_licence_file(loaded, name):
 
 
 def test_the_plays_licence_and_package_are_in_the_licence_file():
-    meta = embedded.plays()[1]
+    meta = builtin.plays()[1]
     section = (FOLDER / "LICENSES.md").read_text("utf-8").split("## shakespeare.json.xz")[1]
     assert meta["licence"] in section
     assert meta["source"].split(",")[0] in section
-    assert (FOLDER / embedded.PLAYS).stat().st_size < 650_000
-    assert embedded.fingerprint_of_plays() == hashlib.sha256((FOLDER / embedded.PLAYS).read_bytes()).hexdigest()
+    assert (FOLDER / builtin.PLAYS).stat().st_size < 650_000
+    assert builtin.fingerprint_of_plays() == hashlib.sha256((FOLDER / builtin.PLAYS).read_bytes()).hexdigest()
 
 
 def test_a_play_becomes_plain_text():
@@ -155,7 +155,7 @@ def test_a_play_becomes_plain_text():
 
 def test_preparing_the_plays_notices_a_change(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prepare_embedded, "plays", lambda: ({"A": "A\n\n1"}, {"validation": ["A"]}))
-    path = tmp_path / embedded.PLAYS
+    path = tmp_path / builtin.PLAYS
     assert prepare_embedded.shakespeare(path, check=True)
     assert not prepare_embedded.shakespeare(path, check=False)
     assert not prepare_embedded.shakespeare(path, check=True)
@@ -165,23 +165,23 @@ def test_preparing_the_plays_notices_a_change(tmp_path, monkeypatch, capsys):
 
 
 def test_the_files_together_take_little_room():
-    sizes = {name: (FOLDER / f"{name}.npz.xz").stat().st_size for name in embedded.NAMES}
+    sizes = {name: (FOLDER / f"{name}.npz.xz").stat().st_size for name in builtin.NAMES}
     assert sizes["digits"] < 720_000
     assert sizes["digits8"] < 60_000
     assert sizes["pixel_faces"] < 500_000
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", builtin.NAMES)
 def test_the_files_tell_nothing_of_when_they_were_made(name):
     with zipfile.ZipFile(io.BytesIO(lzma.decompress((FOLDER / f"{name}.npz.xz").read_bytes()))) as archive:
         assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_the_fingerprint_is_the_hash_of_the_file():
-    assert embedded.fingerprint("digits8") == hashlib.sha256((FOLDER / "digits8.npz.xz").read_bytes()).hexdigest()
+    assert builtin.fingerprint("digits8") == hashlib.sha256((FOLDER / "digits8.npz.xz").read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("function", [embedded.load, embedded.fingerprint])
+@pytest.mark.parametrize("function", [builtin.load, builtin.fingerprint])
 @pytest.mark.parametrize("name", ["mnist", "../embedded/digits"])
 def test_an_unknown_name_lists_the_known_ones(function, name):
     with pytest.raises(KeyError, match="digits, digits8, pixel_faces"):
@@ -189,7 +189,7 @@ def test_an_unknown_name_lists_the_known_ones(function, name):
 
 
 def test_loading_imports_nothing_heavy():
-    code = "import sys; from tinygen.data import embedded; embedded.load('digits8'); print(*sys.modules)"
+    code = "import sys; from tinygen.data import builtin; builtin.load('digits8'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], cwd=FOLDER.parents[2], capture_output=True, text=True, check=True).stdout.split()
     assert "numpy" in modules
     assert not {"jax", "flax", "grain", "tensorflow", "sklearn", "PIL"} & set(modules)
@@ -202,8 +202,8 @@ def test_packing_is_undone_by_loading_and_notices_a_change(tmp_path, monkeypatch
     )
     packed = prepare_embedded.pack(arrays, meta)
     (tmp_path / "digits.npz.xz").write_bytes(packed)
-    monkeypatch.setattr(embedded.resources, "files", lambda _: tmp_path)
-    loaded_arrays, loaded_meta = embedded.load("digits")
+    monkeypatch.setattr(builtin.resources, "files", lambda _: tmp_path)
+    loaded_arrays, loaded_meta = builtin.load("digits")
     np.testing.assert_equal(loaded_arrays, arrays)
     assert loaded_meta == meta
     assert prepare_embedded.differences(packed, packed) == []

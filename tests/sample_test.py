@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tinygen import build, media, sample
-from tinygen.data import embedded
+from tinygen.data import builtin
 from tinygen.errors import UserError
 
 
@@ -20,7 +20,7 @@ def no_data(monkeypatch):
 
     for name in build.datasets():
         monkeypatch.setitem(build.datasets(), name, gone)
-    monkeypatch.setattr(embedded, "load", gone)
+    monkeypatch.setattr(builtin, "load", gone)
 
 
 @pytest.fixture

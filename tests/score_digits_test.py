@@ -6,7 +6,7 @@ import pytest
 import score_digits
 from PIL import Image
 
-from tinygen.data import embedded
+from tinygen.data import builtin
 
 pytest.importorskip("sklearn")
 
@@ -16,7 +16,7 @@ TRAIN = score_digits.train_judge
 @pytest.fixture(scope="module")
 def digits8():
     """Pixels as `tinygen sample` writes them, uint8 [N, 8, 8], and labels: (train, held out)."""
-    arrays, meta = embedded.load("digits8")
+    arrays, meta = builtin.load("digits8")
     x, split = np.round(arrays["x"][..., 0] * (255 / 16)).astype(np.uint8), -meta["validation"]
     return (x[:split], arrays["label"][:split]), (x[split:], arrays["label"][split:])
 

@@ -11,7 +11,7 @@ from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.store import Saved
-from tinygen.data import embedded
+from tinygen.data import builtin
 from tinygen.data.codec import Codec
 from tinygen.data.source import check_batch
 from tinygen.data.text.sources import spread
@@ -238,7 +238,7 @@ def test_the_first_windows_are_shown_as_the_model_sees_them(stories, tmp_path):
 
 @pytest.fixture(scope="module")
 def plays():
-    return embedded.plays()
+    return builtin.plays()
 
 
 def test_plays_are_whole_and_a_tenth_of_two_kinds_is_held_out(plays):

@@ -36,7 +36,7 @@ class Facts(NamedTuple):
 
 def folder() -> Path:
     """Where the recipes are: inside an installed package; in a checkout, beside it."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     packed = package / "configs"
     return packed if packed.is_dir() else package.parent / "configs"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from tinygen.system.terminal import say
 
-PACKAGE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LONGEST = 300  # characters of an error that a message repeats
 
 FILES = "Too many open files"

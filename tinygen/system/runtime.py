@@ -13,7 +13,8 @@ from absl import logging
 
 from tinygen.system.terminal import printable
 
-PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # other packages may lie below a folder of its name, as .venv in a clone
+# With the separator: in a clone that is called tinygen, .venv and its packages lie below a folder of that name.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class StopSignal:

@@ -23,7 +23,7 @@ HINTS = {
     "the other processes": "Is one gone?",
 }
 FRAMES = 3  # of our own that a message names, from the innermost out
-HERE = os.path.dirname(os.path.abspath(__file__))
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Mark(NamedTuple):
@@ -122,7 +122,7 @@ class Watchdog:
 
 
 def place(frame: FrameType | None) -> str:
-    """The innermost frames of a stack that are this package's: "tinygen/training/batches.py:118, tinygen/train.py:103". "" where there are none."""
+    """The innermost frames of a stack in this package, as "tinygen/training/batches.py:118, tinygen/train.py:103"; "" without any."""
     found: list[str] = []
     while frame is not None and len(found) < FRAMES:
         path = frame.f_code.co_filename

@@ -119,7 +119,7 @@ def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face
     """
     require_packages()
     workers = workers or min(_cores(), 1 + num // 200)
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)])}
     running: list[subprocess.Popen[bytes]] = []
     try:

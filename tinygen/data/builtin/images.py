@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from tinygen.data import embedded
+from tinygen.data import builtin
 from tinygen.data.codec import Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
 from tinygen.data.source import ArrayExamples, DataSource
@@ -27,7 +27,7 @@ def pixel_faces(*, label: str) -> DataSource:
 
 
 def _embedded(name: str, label: str, levels: int = 256) -> DataSource:
-    arrays, meta = embedded.load(name)
+    arrays, meta = builtin.load(name)
     examples = {"x": encode_pixels(arrays["x"], levels)}
     spec = {"x": Field(shape=examples["x"].shape[1:], dtype="float32", low=-1.0, high=1.0)}
     names: tuple[str, ...] = ()
@@ -44,6 +44,6 @@ def _embedded(name: str, label: str, levels: int = 256) -> DataSource:
             "train": ArrayExamples({key: array[:-held_out] for key, array in examples.items()}),
             "validation": ArrayExamples({key: array[-held_out:] for key, array in examples.items()}),
         },
-        fingerprint=hashlib.sha256(f"{embedded.fingerprint(name)} {label}".encode()).hexdigest()[:16],
-        contents=Contents(facts={f"{name}, as the package holds it": embedded.fingerprint(name)[:16]}),
+        fingerprint=hashlib.sha256(f"{builtin.fingerprint(name)} {label}".encode()).hexdigest()[:16],
+        contents=Contents(facts={f"{name}, as the package holds it": builtin.fingerprint(name)[:16]}),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data import embedded, naming
+from tinygen.data import builtin, naming
 from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import Contents
 from tinygen.data.source import DataSource
@@ -25,14 +25,14 @@ from tinygen.errors import UserError
 def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None) -> DataSource:
     """Plays by Shakespeare, whole: see LICENSES.md of the embedded data."""
     check_reading(tokenizer, vocabulary, length)
-    plays, meta = embedded.plays()
+    plays, meta = builtin.plays()
     held_out = meta["validation"]
     splits = {
         "train": Texts([play for title, play in plays.items() if title not in held_out]),
         "validation": Texts([plays[title] for title in held_out]),
     }
     said = f"{len(splits['train'])} plays to train on; held out are {' and '.join(held_out)}"
-    content = embedded.fingerprint_of_plays()
+    content = builtin.fingerprint_of_plays()
     return source(
         splits, {"content": content}, [said], "plays", contents=Contents(facts={"the plays, as the package holds them": content[:16]}),
         tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
