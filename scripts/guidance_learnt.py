@@ -12,18 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen import build, sample
+from tinygen import build
 from tinygen.checkpoints import weights
 from tinygen.data.source import Examples
 from tinygen.rng import stream
+from tinygen.sampling import settings
 from tinygen.train_step import merge
 
 TIMES = (0.2, 0.4, 0.6, 0.8, 0.95)
 
 
 def share(ckpt: str) -> float:
-    saved = sample.find(ckpt, None, None)
-    config = sample.configured(saved.config, {}, saved.codec)
+    saved = settings.find(ckpt, None, None)
+    config = settings.configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
     model = merge(parts.graphdef, *weights.load(saved, parts, ema=True))
     held_out: Examples = build.data_source(config).splits["validation"]

@@ -111,7 +111,7 @@ def describe(tree: Any) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from tinygen.distributed.mesh import path_name
+    from tinygen.nn.names import path_name
 
     arrays: Mapping[str, Any] = {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
     digest = hashlib.sha256()
@@ -122,11 +122,11 @@ def describe(tree: Any) -> dict[str, Any]:
 
 def draw(saved: Any) -> Any:
     """Four samples [4, 8, 8, 1] of a checkpoint, as `tinygen sample` draws them, before they are rounded to pixels."""
-    from tinygen import build, sample
+    from tinygen import build
     from tinygen.checkpoints import weights
 
     parts = build.parts(saved.config, saved.codec)
-    return sample.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
+    return draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
 
 
 if __name__ == "__main__":

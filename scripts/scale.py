@@ -150,7 +150,7 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     from tinygen import config as config_lib
     from tinygen.checkpoints import store
     from tinygen.distributed import processes
-    from tinygen.distributed.mesh import path_name
+    from tinygen.nn.names import path_name
     from tinygen.train_step import init_state
     from tinygen.training import batches as feed
 

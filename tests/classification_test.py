@@ -3,10 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tinygen import build, sample, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.classification import FRAME, RIGHT, WRONG, Classification
+from tinygen.sampling import preview
 from tinygen.train_step import init_state, merge
 
 DRAW = np.random.default_rng(0)
@@ -145,7 +146,7 @@ def test_a_preview_shows_the_examples_with_their_own_labels():
     parts = build.parts(config, source.codec)
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
-        shown = sample.make_preview(config, source, parts)(state)["doubtful"].value
+        shown = preview.make_preview(config, source, parts)(state)["doubtful"].value
     batch = next(source.epoch("validation", 16))
     read = np.asarray(merge(parts.graphdef, state.ema, {})(batch["x"]).argmax(-1))
     red = np.sum(np.all(np.isclose(shown[:, 0, 0], WRONG), -1))

@@ -13,10 +13,12 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, evaluate, train
+from tinygen import build, train
 from tinygen.profiling import footprint
+from tinygen.sampling import preview
 from tinygen.system import compilation_cache, runtime
 from tinygen.train_step import init_state
+from tinygen.training import held_out
 from tinygen.training import program as programs
 
 COMPILES = "/jax/core/compile/backend_compile_duration"
@@ -72,7 +74,7 @@ def test_evaluation_and_previews_make_no_copy_of_the_state(curve):
     state = init_state(parts.create, build.optimizer(config)[0], 0)
     held = footprint.bytes_held(state)
     with jax.set_mesh(parts.layout.mesh):
-        for use in (evaluate.make_evaluation(config, source, parts), train.make_preview(config, source, parts)):
+        for use in (held_out.make_evaluation(config, source, parts), preview.make_preview(config, source, parts)):
             use(state)
             before = sum(array.nbytes for array in jax.live_arrays())
             use(state)

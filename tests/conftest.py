@@ -29,11 +29,12 @@ from tinygen.cli import main as cli
 from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
-from tinygen.distributed.mesh import make_mesh, path_name
+from tinygen.distributed.mesh import make_mesh
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network
 from tinygen.media import Media
 from tinygen.nn.layers import Linear
+from tinygen.nn.names import path_name
 from tinygen.train_step import init_state
 from tinygen.workdir import logger
 

@@ -6,6 +6,7 @@ import pytest
 from tinygen import build, evaluate, train
 from tinygen.checkpoints import store
 from tinygen.errors import UserError
+from tinygen.training import held_out
 
 # The same program on the same weights, so the same bits on one machine; 1e-5 lets it sum in another order.
 CLOSE = dict(rel=1e-5)
@@ -67,7 +68,7 @@ def test_padding_of_the_last_batch_counts_for_nothing(curve, add_row, tmp_path):
     saved = store.find(workdir)
     config = curve(batch_size=24)
     parts = build.parts(config, source.codec)
-    padded = evaluate.make_held_out(config, source, parts)(*evaluate.load(saved, parts, ema=True))
+    padded = held_out.make_held_out(config, source, parts)(*evaluate.load(saved, parts, ema=True))
     assert padded["loss"] == pytest.approx(evaluated(workdir)[0]["loss"], **CLOSE)
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tinygen import build, sample
+from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.checkpoints import weights as trained
 from tinygen.data.codec import Codec, Field
@@ -14,6 +14,7 @@ from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.evaluation import generated
 from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model
+from tinygen.sampling import draw
 from tinygen.sampling.settings import configured
 
 SPEC = {"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0), "label": Field(shape=(), dtype="int32", low=0, high=2)}
@@ -52,7 +53,7 @@ def test_another_seed_gives_other_samples(model):
 
 def test_they_are_those_of_tinygen_sample(model):
     parts, weights = model
-    x = sample.draw(weights, parts, parts.codec.conditions(20), num=20, seed=3, batch_size=8)
+    x = draw.draw(weights, parts, parts.codec.conditions(20), num=20, seed=3, batch_size=8)
     np.testing.assert_array_equal(pictures(model, 20), parts.codec.decode(x))
 
 

@@ -21,6 +21,7 @@ from tinygen.evaluation.features import extraction, load
 from tinygen.evaluation.images import of_split
 from tinygen.evaluation.references import originals
 from tinygen.pretrained import autoencoder, latents
+from tinygen.sampling import draw
 from tinygen.sampling.settings import configured
 
 
@@ -104,7 +105,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
     saved = find(finished_latents)
     config = configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
-    x = sample.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
+    x = draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)
     here = drawn(tmp_path / "here")
     np.testing.assert_array_equal(here, latents.pictures(saved.codec, x))

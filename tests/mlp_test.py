@@ -5,10 +5,11 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from tinygen.distributed.mesh import Layout, make_mesh, path_name
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.models.mlp import MLP
 from tinygen.nn.layers import drop
+from tinygen.nn.names import path_name
 from tinygen.train_step import graph_of, merge, split
 
 MESHES = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]

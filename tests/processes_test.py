@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from tinygen.cli import main as cli
-from tinygen.distributed import cluster, processes
+from tinygen.config import cluster
+from tinygen.distributed import processes
 from tinygen.distributed.mesh import make_mesh
 from tinygen.errors import UserError
 

@@ -5,11 +5,12 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
-from tinygen import build, sample, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.models.mlp import MLP
 from tinygen.objectives.regression import Regression
+from tinygen.sampling import preview
 from tinygen.train_step import graph_of, init_state, merge, split
 
 KEY = jax.random.key
@@ -145,7 +146,7 @@ def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
         state = state._replace(ema=jax.tree.map(lambda leaf: 0.5 * leaf, state.params))
-        points = sample.make_preview(config, source, parts)(state)["curve"].value
+        points = preview.make_preview(config, source, parts)(state)["curve"].value
     x, truth, *predictions = points.T
     np.testing.assert_allclose(truth, np.sin(x), atol=1e-6)
     for predicted, weights in zip(predictions, (state.params, state.ema), strict=True):

@@ -12,8 +12,8 @@ from etils import epath
 from tinygen import build, train
 from tinygen.checkpoints import store, weights
 from tinygen.data.codec import Codec
-from tinygen.distributed.mesh import path_name
 from tinygen.errors import UserError
+from tinygen.nn.names import path_name
 
 CODEC = Codec(kind="curve", spec={})
 

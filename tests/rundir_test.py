@@ -8,12 +8,13 @@ from etils import epath
 
 from tinygen import config as config_lib
 from tinygen.errors import UserError
+from tinygen.training import resume
 from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import folder
 
 
 def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):
-    config = rundir.claim(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30)))
+    config = resume.claim(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30)))
     assert config.optim.decay_steps == 30
     assert config_lib.difference(config_lib.from_json((tmp_path / "config.json").read_text()), config) == {}
     assert not (tmp_path / "events.jsonl").exists()
@@ -21,16 +22,16 @@ def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, 
 
 def begin(workdir, config):
     """The workdir of a run with `config` that got past its first step."""
-    rundir.claim(workdir, config)
+    resume.claim(workdir, config)
     (workdir / "metrics.jsonl").write_text('{"step": 1}\n')
     return workdir
 
 
 def test_a_run_that_never_took_a_step_leaves_its_workdir_free(tiny, tmp_path):
     workdir = epath.Path(tmp_path)
-    rundir.claim(workdir, tiny(optim=dict(decay_steps=0)))
+    resume.claim(workdir, tiny(optim=dict(decay_steps=0)))
     (workdir / "metrics.jsonl").write_text("")
-    claimed = rundir.claim(workdir, tiny(seed=1, optim=dict(decay_steps=0), train=dict(steps=30)))
+    claimed = resume.claim(workdir, tiny(seed=1, optim=dict(decay_steps=0), train=dict(steps=30)))
     assert (claimed.seed, claimed.optim.decay_steps) == (1, 30)
     assert config_lib.difference(config_lib.from_json((tmp_path / "config.json").read_text()), claimed) == {}
 
@@ -38,15 +39,15 @@ def test_a_run_that_never_took_a_step_leaves_its_workdir_free(tiny, tmp_path):
 def test_training_longer_keeps_the_schedule_that_was_walked(tiny, tmp_path):
     workdir, long = begin(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30))), dict(steps=90)
     for _ in range(2):  # the second time from the config.json that the first time changed
-        assert rundir.claim(workdir, tiny(optim=dict(decay_steps=0), train=long)).optim.decay_steps == 30
+        assert resume.claim(workdir, tiny(optim=dict(decay_steps=0), train=long)).optim.decay_steps == 30
 
 
 def test_a_schedule_may_be_changed_on_resume_and_then_stays_so(tiny, tmp_path):
     workdir, long = begin(epath.Path(tmp_path), tiny(optim=dict(decay_steps=0), train=dict(steps=30))), dict(steps=90)
     given = dict(lr=1e-3, schedule="linear", warmup=0, final_lr=1e-4)
-    claimed = rundir.claim(workdir, tiny(optim=dict(decay_steps=90, **given), train=long))
+    claimed = resume.claim(workdir, tiny(optim=dict(decay_steps=90, **given), train=long))
     assert {key: claimed.optim[key] for key in given} == given
-    assert rundir.claim(workdir, tiny(optim=dict(decay_steps=0, **given), train=long)).optim.decay_steps == 90
+    assert resume.claim(workdir, tiny(optim=dict(decay_steps=0, **given), train=long)).optim.decay_steps == 90
     (event,) = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     changed = {"optim.lr", "optim.schedule", "optim.warmup", "optim.decay_steps", "optim.final_lr", "train.steps"}
     assert event["changes"].keys() == changed
@@ -55,8 +56,8 @@ def test_a_schedule_may_be_changed_on_resume_and_then_stays_so(tiny, tmp_path):
 
 def test_resume_keys_may_change_and_each_change_is_recorded(tiny, tmp_path):
     workdir = begin(epath.Path(tmp_path), tiny())
-    claimed = rundir.claim(workdir, tiny(train=dict(steps=50), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
-    rundir.claim(workdir, tiny(train=dict(steps=60), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
+    claimed = resume.claim(workdir, tiny(train=dict(steps=50), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
+    resume.claim(workdir, tiny(train=dict(steps=60), mesh=dict(fsdp=2), objective=dict(guidance_interval=(0.2, 0.8))))
     assert (claimed.train.steps, claimed.mesh.fsdp) == (50, 2)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [(event["step"], event["event"]) for event in events] == [(0, "config"), (0, "config")]
@@ -74,7 +75,7 @@ def test_other_keys_may_not_change_and_the_refusal_names_them_with_their_values(
     workdir = begin(epath.Path(tmp_path), tiny())
     before = (tmp_path / "config.json").read_text()
     with pytest.raises(UserError) as refused:
-        rundir.claim(workdir, tiny(seed=1, optim=dict(b1=0.8), train=dict(steps=50)))
+        resume.claim(workdir, tiny(seed=1, optim=dict(b1=0.8), train=dict(steps=50)))
     assert "(optim.b1: 0.9 -> 0.8; seed: 0 -> 1)" in str(refused.value)  # and not train.steps, which may
     assert str(tmp_path) in str(refused.value)
     assert (tmp_path / "config.json").read_text() == before
@@ -84,7 +85,7 @@ def test_other_keys_may_not_change_and_the_refusal_names_them_with_their_values(
 def test_a_long_list_of_differences_is_cut_short(tiny, curve, tmp_path):
     begin(epath.Path(tmp_path), tiny())
     with pytest.raises(UserError, match=r"; and \d+ more\)") as refused:
-        rundir.claim(epath.Path(tmp_path), curve())
+        resume.claim(epath.Path(tmp_path), curve())
     assert len(str(refused.value).splitlines()) == 2
 
 
@@ -104,7 +105,7 @@ def test_what_was_done_to_a_config_json_beside_a_checkpoint_is_told_and_undone(f
     shutil.copytree(finished.workdir, workdir)
     text = (workdir / "config.json").read_text()
     (workdir / "config.json").write_text(text.replace('"decay_steps": 40', '"decay_steps": 90').replace('"b1": 0.9', '"b1": 0.8'))
-    assert rundir.claim(epath.Path(workdir), tiny(optim=dict(decay_steps=0))).optim.decay_steps == 40
+    assert resume.claim(epath.Path(workdir), tiny(optim=dict(decay_steps=0))).optim.decay_steps == 40
     assert "config.json has changed (optim.b1: 0.9 -> 0.8): it is taken from the checkpoint" in caplog.text
     assert (workdir / "config.json").read_text() == text
 
@@ -117,8 +118,8 @@ def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finish
     if text is not None:
         (workdir / "config.json").write_text(text)
     with pytest.raises(UserError, match="seed: 0 -> 1"):
-        rundir.claim(epath.Path(workdir), tiny(seed=1))
-    rundir.claim(epath.Path(workdir), tiny())
+        resume.claim(epath.Path(workdir), tiny(seed=1))
+    resume.claim(epath.Path(workdir), tiny())
     assert config_lib.from_json((workdir / "config.json").read_text()) == finished.config
 
 

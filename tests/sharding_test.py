@@ -7,8 +7,9 @@ from benchmarks.gpt_step import codec_of
 from jax.sharding import PartitionSpec as P
 
 from tinygen import build
-from tinygen.distributed.mesh import Layout, make_mesh, path_name
+from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
+from tinygen.nn.names import path_name
 from tinygen.train_step import graph_of, init_state, make_train_step
 
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2)]

@@ -11,8 +11,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from tinygen import build
-from tinygen.distributed.mesh import path_name
 from tinygen.nn.layers import Buffer, Linear
+from tinygen.nn.names import path_name
 from tinygen.train_step import TrainState, gradients, graph_of, init_state, make_train_step, merge, split
 
 EMA_DECAY = 0.5

@@ -16,8 +16,8 @@ from tinygen.data.codec import Codec
 from tinygen.data.source import check_batch
 from tinygen.data.text.sources import spread
 from tinygen.errors import UserError
-from tinygen.training import warm_start
-from tinygen.workdir import files, manifest
+from tinygen.training import resume, warm_start
+from tinygen.workdir import files
 
 STORIES = [f"Story {index}: the cat number {index} sat on the mat, it's {index * 7} years old. " * 3 for index in range(40)]
 MARKER = "<|endoftext|>"
@@ -220,12 +220,12 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
 @pytest.mark.parametrize("keys", [dict(tokenizer="bpe"), dict(vocabulary=512), dict(length=64), dict(pack=False)], ids=str)
 def test_how_text_is_read_may_not_change_in_a_runs_workdir(keys, tmp_path):
     workdir = epath.Path(tmp_path)
-    manifest.claim(workdir, config("a.txt"))
+    resume.claim(workdir, config("a.txt"))
     (workdir / "metrics.jsonl").write_text('{"step": 1}\n')
-    manifest.claim(workdir, config("b.txt", files="elsewhere", pattern="*.md"))
+    resume.claim(workdir, config("b.txt", files="elsewhere", pattern="*.md"))
     [(key, value)] = keys.items()
     with pytest.raises(UserError, match=rf"data.{key}: .* -> {value}"):
-        manifest.claim(workdir, config("a.txt", **keys))
+        resume.claim(workdir, config("a.txt", **keys))
 
 
 def test_the_first_windows_are_shown_as_the_model_sees_them(stories, tmp_path):

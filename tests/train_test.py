@@ -21,7 +21,7 @@ from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
 from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
-from tinygen.sample import make_preview
+from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
 from tinygen.training import batches
 from tinygen.workdir import lock

@@ -17,9 +17,8 @@ from tinygen import evaluate, media, train
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.data.text.vocabulary import Vocabulary
-from tinygen.errors import UserError
+from tinygen.errors import UserError, printable
 from tinygen.sampling.text import Growing
-from tinygen.system.terminal import printable
 
 BYTES = Vocabulary(kind="bytes")
 CONTEXT = 16

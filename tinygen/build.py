@@ -18,7 +18,7 @@ from tinygen.data.captions.tokenizer import Text
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
 from tinygen.data.text.vocabulary import Vocabulary
-from tinygen.distributed.mesh import Layout, check_rules, make_mesh, path_name, variable_name
+from tinygen.distributed.mesh import Layout, check_rules, make_mesh
 from tinygen.errors import UserError, unknown
 from tinygen.models.autoencoder import Autoencoder
 from tinygen.models.classifier import Classifier
@@ -31,6 +31,7 @@ from tinygen.nn.causal_attention import CausalAttention
 from tinygen.nn.experts import Experts
 from tinygen.nn.layers import GELU, SwiGLU
 from tinygen.nn.matmul import best_precision
+from tinygen.nn.names import path_name, variable_name
 from tinygen.objectives.autoencoder import Reconstruction
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.classification import Classification

@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 from rich.console import Console
 
-from tinygen import build, evaluate, optim, sample, train
+from tinygen import build, optim
 from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints.best import Best
@@ -23,19 +23,21 @@ from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
-from tinygen.errors import UserError
+from tinygen.errors import UserError, printable
 from tinygen.evaluation.during_training import make_scoring
 from tinygen.profiling.footprint import bytes_held, placed, si
+from tinygen.sampling.preview import make_preview, preview_size, preview_step
 from tinygen.system import limits, runtime
 from tinygen.system.runtime import StopSignal
-from tinygen.system.terminal import printable
 from tinygen.train_step import TrainState, init_state
 from tinygen.training import program
 from tinygen.training.batches import bounded, calls, device_calls
 from tinygen.training.duration import Times, forecast
+from tinygen.training.held_out import held_out_size, held_out_step, make_evaluation
 from tinygen.training.loop import Loop, Pending, flush
 from tinygen.training.nonfinite import Guard, Spikes
 from tinygen.training.preflight import abstract_state, check_disk, check_memory
+from tinygen.training.setup import check_same_data, initial_weights, opened
 from tinygen.workdir.logger import Record
 from tinygen.workdir.scratch import beside
 
@@ -55,8 +57,8 @@ def main(config: Config, workdir: str) -> int:
     logging.set_verbosity(logging.WARNING)  # each check says in one line what it found
     folder, checks = epath.Path(workdir), Checks()
     with checks("data and plan") as found:
-        source, parts = train.opened(config, folder)
-        train.check_same_data(folder, config, source)
+        source, parts = opened(config, folder)
+        check_same_data(folder, config, source)
         found += source.about()[:1]
     if not reached(folder):  # a run that has begun has chosen its schedule, and is warned at its start of what is odd
         for line in optim.oddities(0, config.train.steps, 0, **build.schedule_keys(config)):
@@ -123,7 +125,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
         found += fits(compiled, "the training step", abstract, abstract, parts)
     held_out, drawing = compile_asides(run, abstract, checks)
     with checks("two calls of the step") as found:
-        weights = train.initial_weights(config, abstract, shardings)[0] if config.init.ckpt and not reached(run.workdir) else None
+        weights = initial_weights(config, abstract, shardings)[0] if config.init.ckpt and not reached(run.workdir) else None
         init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
         state = jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
         pending, seconds = [], 0.0
@@ -137,8 +139,8 @@ def rehearse(run: Run, checks: Checks) -> Times:
         found.append(f"{seconds:.3g} s a step")
     state, size = save_and_restore(run, state, abstract, checks)
     times = Times(seconds, 0.0, 0.0, 0.0)
-    few = min(examples := held_out_examples(run), BATCHES * evaluate.held_out_size(config, parts))
-    evaluation = evaluate.make_evaluation(config_lib.change(config, {"train": {"eval_num": few}}), source, parts, step=held_out)
+    few = min(examples := held_out_examples(run), BATCHES * held_out_size(config, parts))
+    evaluation = make_evaluation(config_lib.change(config, {"train": {"eval_num": few}}), source, parts, step=held_out)
     if config.train.eval_every:
         with checks("evaluation") as found:
             began = time.perf_counter()
@@ -155,7 +157,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             found.append(
                 f"of {few} samples only: " + ", ".join(f"{name} {value:.4g}" for name, value in (scored.values if scored else {}).items())
             )
-    preview = sample.make_preview(config, source, parts, drawing)
+    preview = make_preview(config, source, parts, drawing)
     with checks("preview and writers") as found:
         record = Record(
             run.place, 0, config.train.steps, config.batch_size, source.codec.kind, config.train.writers, config_lib.flatten(config)
@@ -210,13 +212,13 @@ def compile_asides(run: Run, abstract: TrainState, checks: Checks) -> tuple[Any,
 
     if config.train.eval_every:
         with checks("compile evaluation") as found:
-            held_out = evaluate.held_out_step(config, parts)
-            compiled = held_out.lower(ema, buffers, batch(evaluate.held_out_size(config, parts)), 0).compile()
+            held_out = held_out_step(config, parts)
+            compiled = held_out.lower(ema, buffers, batch(held_out_size(config, parts)), 0).compile()
             found += fits(compiled, "the evaluation", abstract, (abstract.ema, abstract.buffers), parts)
     if config.train.preview_every:
         with checks("compile the preview") as found:
-            drawing = sample.preview_step(config, parts)
-            compiled = drawing.lower(params, ema, buffers, batch(sample.preview_size(config, parts))).compile()
+            drawing = preview_step(config, parts)
+            compiled = drawing.lower(params, ema, buffers, batch(preview_size(config, parts))).compile()
             found += fits(compiled, "the preview", abstract, (abstract.params, abstract.ema, abstract.buffers), parts)
     return held_out, drawing
 

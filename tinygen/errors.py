@@ -6,10 +6,10 @@ A `UserError` reaches the terminal as its message alone, with exit status 2; any
 import difflib
 from collections.abc import Iterable
 
-from tinygen.system.terminal import in_line
-
 LONGEST = 200  # characters of a name that a message repeats
 MOST = 24  # names that a message lists
+CONTROLS = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # the latter turn the order of writing
+COMMANDS = {code: "\ufffd" for code in CONTROLS if chr(code) not in "\n\t"}
 
 
 class UserError(Exception):
@@ -49,3 +49,13 @@ def shortened(text: str) -> str:
     203
     """
     return in_line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
+
+
+def printable(text: str) -> str:
+    """Text without control characters, the escape of terminal sequences among them; line breaks and tabs stay."""
+    return text.replace("\r\n", "\n").translate(COMMANDS)
+
+
+def in_line(text: str) -> str:
+    """Text as part of a line: a name or a value that breaks it could pass for a line of ours."""
+    return printable(" ".join(text.split("\n")))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from tinygen import build, sample
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints import weights as trained
@@ -31,7 +31,7 @@ from tinygen.evaluation.images import Pictures, of_folder, of_npz
 from tinygen.evaluation.metrics.frechet import too_few
 from tinygen.evaluation.metrics.protocol import fingerprint
 from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, shortage
-from tinygen.sampling.settings import configured, guidance, stepping
+from tinygen.sampling.settings import configured, find, guidance, stepping
 from tinygen.system.terminal import say
 from tinygen.workdir import data_contents
 from tinygen.workdir.files import TEXT, folder
@@ -93,7 +93,7 @@ def main(
 
     settings: sampler settings in place of the recipe's, options.DENOISING
     points: {setting: values}: every combination is scored
-    autoencoder: as for `sample.find`
+    autoencoder: as for `find`
     out: the file that scores are appended to, or a folder that has an eval.jsonl or shall have one
     """
     if (ckpt is None) == (samples is None):
@@ -104,7 +104,7 @@ def main(
     record = None if out is None else _record(out)
     if samples is not None:
         return _score_files(samples, ref, num, network, wanted, force, record)
-    saved = sample.find(str(ckpt), step, autoencoder)
+    saved = find(str(ckpt), step, autoencoder)
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tinygen.distributed.mesh import path_name
 from tinygen.errors import unknown
+from tinygen.nn.names import path_name
 
 Schedule = Callable[[Any], Any]
 

@@ -19,30 +19,27 @@ from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves, recover
 from tinygen.config import Config
 from tinygen.data.captions.embeddings import Embedded
-from tinygen.data.captions.tokenizer import Text, normal
-from tinygen.data.codec import Codec
+from tinygen.data.captions.tokenizer import normal
 from tinygen.data.source import DataSource
 from tinygen.data.text.packing import shown
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.errors import UserError
-from tinygen.evaluate import make_evaluation
-from tinygen.evaluation.during_training import by, check_scoring, make_scoring
+from tinygen.evaluation.during_training import by, make_scoring
 from tinygen.nn.flops import flops, products_of
 from tinygen.pretrained import latents
 from tinygen.profiling import footprint
-from tinygen.sample import make_preview
+from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
 from tinygen.train_step import TrainState, init_state
-from tinygen.training import program, warm_start
+from tinygen.training import program, resume
 from tinygen.training.batches import bounded
+from tinygen.training.held_out import make_evaluation
 from tinygen.training.loop import Loop, catch_up, onward
 from tinygen.training.nonfinite import Guard, RollBack, Spikes
-from tinygen.training.preflight import preflight
-from tinygen.workdir import data_contents, files, lock, places
+from tinygen.training.setup import check_same_data, initial_weights, opened
+from tinygen.workdir import data_contents, files, lock
 from tinygen.workdir import manifest as rundir
 from tinygen.workdir.logger import Record
-from tinygen.workdir.writers import check_writers
 
 
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
@@ -58,40 +55,9 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
         if processes.leads():
             recover(folder)
         check_same_data(folder, config, source)
-        config = rundir.claim_together(folder, config)
+        config = resume.claim_together(folder, config)
         run(config, folder, source, parts, stop, origin=origin)
         return stop.status if stop.early else 0
-
-
-def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]:
-    """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
-    check_writers(config.train.writers)
-    places.check(folder, "--workdir")
-    begins = config.init.ckpt and not store.saved_steps(folder)
-    earlier = store.find(config.init.ckpt, option="config.init.ckpt") if begins else None
-    if earlier is not None:
-        warm_start.check_model(config, earlier)  # before data are prepared
-    with processes.lead_first("data"):
-        source = build.data_source(config, words_so_far(config, folder))
-    processes.agree("the data", source.fingerprint)
-    if earlier is not None:
-        warm_start.check_data(config, source.codec, earlier)
-    parts = build.parts(config, source.codec)
-    build.check_batch_size(config, parts.layout)
-    preflight(config, folder, source, parts)
-    latents.check(source.codec)
-    check_scoring(config, source, parts)
-    return source, parts
-
-
-def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | Vocabulary | None:
-    """How a run has read its text, or the one that it begins from."""
-    for step in reversed(store.saved_steps(folder)) if warm_start.reads(config) else ():
-        try:
-            return Codec.from_json(store.item(folder, step, "codec")).words
-        except UserError:  # a torn checkpoint, which is set aside later
-            continue
-    return warm_start.words(config)
 
 
 def run(
@@ -192,30 +158,6 @@ def run(
     return state
 
 
-def initial_weights(config: Config, abstract: TrainState, shardings: TrainState) -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """(params, buffers) of the checkpoint that config.init names, and what is noted of them.
-
-    The parameters are its averaged ones: what that run is sampled and judged by. Its moments belong to the raw ones.
-    """
-    saved = store.find(config.init.ckpt, option="config.init.ckpt")
-    wanted = {"ema": abstract.params, "buffers": abstract.buffers}
-    places = {"ema": shardings.params, "buffers": shardings.buffers}
-    noted: dict[str, Any] = {"ckpt": str(saved.workdir), "step": saved.step}
-    if config.init.partial:
-        tree, differences = saved.restore_fitting(wanted, places)
-        taken, total = len(jax.tree.leaves(tree)), len(jax.tree.leaves(wanted))
-        if not taken:
-            raise UserError(f"config.init.ckpt={config.init.ckpt}: none of its arrays fits this model\n" + "\n".join(differences.lines(3)))
-        logging.info("\n".join([f"{taken} of {total} arrays begin as those of {saved.state}", *differences.lines(50)]))
-        noted |= {"taken": taken, "of": total, **{kind: names for kind, names in differences._asdict().items() if names}}
-    else:
-        tree = saved.restore_weights(
-            wanted, places, "Give a model of the same shape, or take the arrays that fit: --config.init.partial=True"
-        )
-        logging.info("The weights begin as the averaged ones of %s", saved.state)
-    return (tree.get("ema", {}), tree.get("buffers", {})), {"init": noted}
-
-
 def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
     windows of text; what the samples of every preview are asked to show; and what the data consist of, once.
@@ -243,22 +185,6 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
         for row, value in zip(rows, values, strict=False):
             row |= {what: value} if value else {}
     workdir.write("data.json", json.dumps(rows, indent=1) + "\n")
-
-
-def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> None:
-    """Raises UserError where a run that has saved a checkpoint began on other data. It says what has changed."""
-    if not store.saved_steps(workdir):
-        return
-    manifest = store.newest_item(workdir, "manifest")
-    before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
-    if before == source.fingerprint:
-        return
-    stored = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")
-    keys = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(stored, config).items() if key.startswith("data.")]
-    why = data_contents.difference(files.folder(workdir), before, source, keys)
-    raise UserError(
-        f"{workdir}: the data have changed since this run began ({why}).\nPut them back as they were, or give another --workdir."
-    )
 
 
 def announce(workdir: epath.Path, config: Config, state: TrainState, start: int, source: DataSource) -> None:

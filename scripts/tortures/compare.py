@@ -52,7 +52,7 @@ def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
     import jax
     import orbax.checkpoint as ocp
 
-    from tinygen.distributed.mesh import path_name
+    from tinygen.nn.names import path_name
 
     with ONE_AT_A_TIME, contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
         state = epath.Path(checkpoint.resolve()) / "state"

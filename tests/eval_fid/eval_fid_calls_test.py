@@ -163,7 +163,7 @@ def test_pictures_that_cannot_be_read_are_left_out_on_both_sides_and_counted_in_
 
 
 def test_data_that_have_changed_since_training_are_warned_of(run, monkeypatch, caplog):
-    find = eval_fid.sample.find
+    find = eval_fid.find
 
     def trained_on_others(*arguments):
         saved = find(*arguments)
@@ -171,7 +171,7 @@ def test_data_that_have_changed_since_training_are_warned_of(run, monkeypatch, c
 
     assert run()
     assert "have changed" not in caplog.text
-    monkeypatch.setattr(eval_fid.sample, "find", trained_on_others)
+    monkeypatch.setattr(eval_fid, "find", trained_on_others)
     run()
     assert "have changed since it was trained (their fingerprint was 0000" in caplog.text
 

@@ -76,7 +76,7 @@ def test_a_sample_is_the_one_that_tinygen_sample_draws(run, tmp_path):
 def stopping(monkeypatch, after, drawing=1):
     """The process ends when so many batches of a drawing of samples are there; the list is of where each drawing began."""
     starts = []
-    drawn = sample.drawn
+    drawn = generated.drawn
 
     def draw(*arguments, **keywords):
         starts.append(keywords["start"])

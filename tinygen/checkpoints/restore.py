@@ -9,8 +9,8 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from tinygen.distributed.mesh import path_name
 from tinygen.errors import UserError
+from tinygen.nn.names import path_name
 
 IN_FLIGHT = 2**26  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from tinygen import build
 from tinygen.checkpoints import store
-from tinygen.distributed.mesh import path_name
+from tinygen.nn.names import path_name
 from tinygen.train_step import Tree, split
 
 # Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.

@@ -16,9 +16,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from tinygen.config import recipes, rows
+from tinygen.config import cluster, recipes, rows
 from tinygen.config.schema import RESUME, SCHEMA, STAGE, TABLES
-from tinygen.distributed import cluster
 from tinygen.errors import UserError, unknown
 
 CHOSEN = "_chosen"  # the attribute of a configuration that remembers what was set

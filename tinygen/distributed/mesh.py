@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tinygen.errors import UserError, unknown
+from tinygen.nn.names import path_name, variable_name
 
 AXES = ("data", "fsdp", "tensor")
-BRANCHES = {"params": 1, "ema": 1, "buffers": 1, "opt_state": 3}  # of the state: names in a path before a variable's own
 Rules = Sequence[tuple[str, tuple[str | None, ...] | None]]
 
 
@@ -124,17 +124,6 @@ class Layout:
         num = len(next(iter(batch.values())))
         rows = self.rows(num)
         return self.put({key: array[rows] for key, array in batch.items()}, num)
-
-
-def path_name(path: Sequence[Any]) -> str:
-    """ "params/blocks/0/attention/qkv/kernel" for the key path of a leaf."""
-    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
-
-
-def variable_name(path: str) -> str:
-    """ "blocks/0/query/kernel" for the paths of a parameter, of its average (ema/...) and of its moments (opt_state/adam/mu/...)."""
-    names = path.split("/")
-    return "/".join(names[BRANCHES.get(names[0], 0) :])
 
 
 def check_rules(rules: Sequence[Any], names: Sequence[str]) -> Rules:

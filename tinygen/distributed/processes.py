@@ -19,7 +19,7 @@ import numpy as np
 from jax._src import distributed  # the key-value store has no public name; Orbax uses it as we do
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tinygen.distributed import cluster
+from tinygen.config import cluster
 from tinygen.errors import UserError
 from tinygen.system import faults
 from tinygen.system.terminal import say

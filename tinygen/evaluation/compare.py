@@ -10,10 +10,10 @@ from typing import Any
 
 from etils import epath
 
-from tinygen.errors import UserError, listed, unknown
+from tinygen.errors import UserError, in_line, listed, unknown
 from tinygen.evaluation.metrics.protocol import unlike
 from tinygen.evaluation.scores import NOTE
-from tinygen.system.terminal import in_line, say
+from tinygen.system.terminal import say
 from tinygen.workdir.files import MIB, folder
 
 RECORD = "eval.jsonl"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinygen import build, sample
+from tinygen import build
 from tinygen.config import Config
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
@@ -22,6 +22,7 @@ from tinygen.evaluation.images import of_split
 from tinygen.evaluation.metrics.frechet import too_few
 from tinygen.evaluation.references import originals
 from tinygen.evaluation.scores import DURING, Score, Side, chosen, shortage, side_of
+from tinygen.sampling import draw
 from tinygen.train_step import TrainState, Tree
 
 
@@ -78,8 +79,8 @@ def make_scoring(
     """
     keys = config.eval
     num = few or keys.num
-    size = parts.layout.padded(min(num, sample.BATCH))
-    step = sample.sample_step(parts, size, config.seed)
+    size = parts.layout.padded(min(num, draw.BATCH))
+    step = draw.sample_step(parts, size, config.seed)
     cond, _ = conditions(parts.codec, ["data"], num, source.splits[keys.split])
     calls = itertools.count()
 

@@ -13,7 +13,7 @@ from tinygen.data.codec import CONDITIONS, Batch, Codec
 from tinygen.errors import UserError
 from tinygen.evaluation.images import BLOCK, Pictures, Read, colour
 from tinygen.pretrained import latents
-from tinygen.sample import drawn
+from tinygen.sampling.draw import drawn
 from tinygen.train_step import Tree
 
 
@@ -23,7 +23,7 @@ def of_model(
 ) -> Pictures:  # fmt: skip
     """`num` samples, `size` drawn at a time. Sample i depends on the weights, the conditions, the seed and i.
 
-    step: as for `sample.drawn`
+    step: as for `draw.drawn`
     """
 
     def reads(start: int) -> Iterator[Read]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tinygen.distributed.mesh import AXES, Layout, path_name
+from tinygen.distributed.mesh import AXES, Layout
+from tinygen.nn.names import path_name
 from tinygen.profiling import hlo
 from tinygen.train_step import TrainState
 

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from etils import epath
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, in_line
 from tinygen.report import charts, page, texts
 from tinygen.report.pictures import BUDGET, Album, pack
 from tinygen.report.run import Run, read
-from tinygen.system.terminal import in_line, say
+from tinygen.system.terminal import say
 from tinygen.workdir.files import File, folder
 
 

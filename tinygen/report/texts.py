@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tinygen.system.terminal import printable
+from tinygen.errors import printable
 from tinygen.workdir.files import File
 
 LONGEST = 20_000  # characters of one

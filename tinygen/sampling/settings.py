@@ -1,14 +1,17 @@
 """What whoever samples may choose in place of the recipe's sampler, and what of it a record says."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.config import Config
 from tinygen.data.codec import Codec
+from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.samplers.table import SAMPLERS
 
@@ -65,3 +68,13 @@ def guidance(config: Config, codec: Codec) -> dict[str, Any]:
 def _adaptive(config: Config) -> bool:
     row = SAMPLERS.get(config.objective.get("sampler"))  # a name that is no row is refused where the objective is made
     return row is not None and row.adaptive
+
+
+def find(ckpt: str, step: int | None, autoencoder: str | None) -> store.Saved:
+    """The checkpoint that all processes sample from.
+
+    autoencoder: of a run on latents, where it is no longer what it was in training
+    """
+    saved = store.find(ckpt, step)
+    processes.agree("the checkpoint", str(saved.step))
+    return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from tinygen.system.terminal import printable
+from tinygen.errors import printable
 
 # With the separator: in a clone that is called tinygen, .venv and its packages lie below a folder of that name.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -120,9 +120,7 @@ def is_shown(line: std_logging.LogRecord) -> bool:
 
 
 def listen(least: int = logging.INFO) -> None:
-    """Sends our log lines to stderr, and other packages' warnings."""
-    from tinygen.distributed.processes import leads  # brings JAX
-
+    """Sends our log lines from the level `least` on to stderr, and other packages' warnings."""
     logging.use_absl_handler()
     handler = logging.get_absl_handler()
     handler.setFormatter(Printable("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -130,4 +128,4 @@ def listen(least: int = logging.INFO) -> None:
     # Orbax's tracebacks of what it raises as well: `saves` tells of that in a line.
     handler.addFilter(lambda line: not ("/orbax/" in line.pathname and (line.exc_info or line.levelno >= std_logging.ERROR)))
     handler.addFilter(is_shown)
-    logging.set_verbosity(least if leads() else logging.WARNING)
+    logging.set_verbosity(least)

@@ -3,18 +3,7 @@
 import contextlib
 import sys
 
-CONTROLS = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # the latter turn the order of writing
-COMMANDS = {code: "\ufffd" for code in CONTROLS if chr(code) not in "\n\t"}
-
-
-def printable(text: str) -> str:
-    """Text without control characters, the escape of terminal sequences among them; line breaks and tabs stay."""
-    return text.replace("\r\n", "\n").translate(COMMANDS)
-
-
-def in_line(text: str) -> str:
-    """Text as part of a line: a name or a value that breaks it could pass for a line of ours."""
-    return printable(" ".join(text.split("\n")))
+from tinygen.errors import printable
 
 
 def say(text: str, *, error: bool = False, end: str = "\n") -> None:

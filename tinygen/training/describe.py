@@ -14,9 +14,9 @@ from tinygen import build, optim
 from tinygen.checkpoints import store
 from tinygen.config import Config
 from tinygen.data.codec import Field
-from tinygen.distributed.mesh import path_name
 from tinygen.nn.flops import Products, flops, products_of
 from tinygen.nn.layers import patches_of
+from tinygen.nn.names import path_name
 from tinygen.profiling import footprint
 from tinygen.profiling.footprint import Footprint, si
 from tinygen.system import runtime

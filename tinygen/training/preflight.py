@@ -23,14 +23,15 @@ from tinygen.data.codec import CONDITIONS, Codec
 from tinygen.data.source import DataSource, check_batch
 from tinygen.distributed import processes
 from tinygen.errors import UserError
-from tinygen.evaluate import held_out_size, held_out_step
 from tinygen.media import Media
 from tinygen.nn.layers import Output
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream
-from tinygen.sample import BATCH, preview_size, preview_step, sample_step
+from tinygen.sampling.draw import BATCH, sample_step
+from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits
 from tinygen.train_step import TrainState, Tree, init_state, merge
+from tinygen.training.held_out import held_out_size, held_out_step
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
 

@@ -1,0 +1,67 @@
+"""Samples of a model, in its own domain: the same whatever the batch size and the devices."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from rich.progress import track
+
+from tinygen import build
+from tinygen.data.codec import Batch
+from tinygen.distributed import processes
+from tinygen.rng import example_keys, stream
+from tinygen.train_step import Tree, merge
+
+Conditions = Mapping[str, jax.Array]
+BATCH = 64  # samples drawn together unless told otherwise
+
+
+def draw(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
+) -> np.ndarray:
+    """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
+    return counted(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=negative)[0]
+
+
+def counted(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(what `draw` gives, the network evaluations that each took [num], None where the objective does not count them)."""
+    size = parts.layout.padded(min(batch_size, num))
+    parted = drawn(weights, parts, cond, num=num, seed=seed, size=size, negative=negative)
+    shown = track(parted, description="sampling", total=-(-num // size), transient=True, disable=not processes.leads())
+    x, evaluations = zip(*shown, strict=True)
+    return np.concatenate(x), None if evaluations[0] is None else np.concatenate(evaluations)
+
+
+def drawn(
+    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, start: int = 0, step: Any = None,
+    negative: Batch | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:  # fmt: skip
+    """Samples `start` to `num` and their network evaluations as `counted` gives them, at most `size` at a time.
+
+    cond, negative: of all `num`
+    step: the `sample_step` of that size and seed, where there is one already
+    """
+    with jax.set_mesh(parts.layout.mesh):
+        jitted = step or sample_step(parts, size, seed)
+    for first in range(start, num, size):
+        rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
+        with jax.set_mesh(parts.layout.mesh):  # not around the yield: what is done meanwhile has its own
+            given = [parts.layout.share({key: value[rows] for key, value in each.items()}) for each in (cond, negative) if each is not None]
+            x, evaluations = jax.device_get(jitted(*weights, first, *given))
+        yield np.asarray(x)[: num - first], None if evaluations is None else np.asarray(evaluations)[: num - first]
+
+
+def sample_step(parts: build.Parts, size: int, seed: int) -> Any:
+    """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples, their evaluations."""
+    root = stream(seed, "sample")
+
+    def sample(
+        params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        given = merge(parts.graphdef, params, buffers), parts.layout.pinned(example_keys(root, start, size)), cond, negative
+        return parts.objective.counted(*given) if hasattr(parts.objective, "counted") else (parts.objective.sample(*given), None)
+
+    return jax.jit(sample, out_shardings=parts.layout.replicated)
