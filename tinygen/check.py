@@ -37,7 +37,7 @@ from tinygen.training.held_out import held_out_size, held_out_step, make_evaluat
 from tinygen.training.loop import Loop, Pending, flush
 from tinygen.training.nonfinite import Guard, Spikes
 from tinygen.training.preflight import abstract_state, check_disk, check_memory
-from tinygen.training.setup import check_same_data, initial_weights, opened
+from tinygen.training.setup import check_same_data, initial_weights, opened, show_data
 from tinygen.workdir.logger import Record
 from tinygen.workdir.scratch import beside
 
@@ -185,7 +185,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             )
             for each in pending:
                 flush(loop, each)
-            train.show_data(record.workdir, source, config.train.preview_num)
+            show_data(record.workdir, source, config.train.preview_num)
             if config.train.preview_every:
                 began = time.perf_counter()
                 shown = preview(state)

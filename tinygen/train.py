@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,21 +11,17 @@ from absl import logging
 from clu import parameter_overview
 from etils import epath
 
-from tinygen import build, media, optim
+from tinygen import build, optim
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves, recover
 from tinygen.config import Config
-from tinygen.data.captions.embeddings import Embedded
-from tinygen.data.captions.tokenizer import normal
 from tinygen.data.source import DataSource
-from tinygen.data.text.packing import shown
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import by, make_scoring
 from tinygen.nn.flops import flops, products_of
-from tinygen.pretrained import latents
 from tinygen.profiling import footprint
 from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
@@ -36,8 +31,8 @@ from tinygen.training.batches import bounded
 from tinygen.training.held_out import make_evaluation
 from tinygen.training.loop import Loop, catch_up, onward
 from tinygen.training.nonfinite import Guard, RollBack, Spikes
-from tinygen.training.setup import check_same_data, initial_weights, opened
-from tinygen.workdir import data_contents, files, lock
+from tinygen.training.setup import check_same_data, initial_weights, opened, show_data
+from tinygen.workdir import files, lock
 from tinygen.workdir import manifest as rundir
 from tinygen.workdir.logger import Record
 
@@ -156,35 +151,6 @@ def run(
         after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
         logging.info("Done: %d steps in %s. %s", reached, workdir, after)
     return state
-
-
-def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
-    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
-    windows of text; what the samples of every preview are asked to show; and what the data consist of, once.
-    """
-    data_contents.keep(workdir, source)
-    codec, examples = source.codec, source.splits["train"]
-    prompts = codec.prompts(num)
-    if isinstance(codec.text, Embedded):  # whose previews are of held-out examples
-        held_out = source.splits["validation"]
-        prompts = list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
-    if prompts and processes.leads():
-        workdir.write("prompts.txt", "\n".join(prompts) + "\n")
-    if codec.vocabulary is not None and processes.leads():
-        windows = shown(codec.vocabulary, examples.take(np.arange(min(num, len(examples)))))
-        workdir.write("data.txt", "\n\n".join(windows) + "\n")
-    if codec.kind != "image" or not processes.leads():
-        return
-    indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
-    batch = examples.take(indices)
-    workdir.write("data.png", media.png(media.grid(latents.pictures(codec, batch["x"]))))
-    rows = [{"index": index} for index in indices.tolist()]
-    known = {"file": examples.names(indices), "caption": examples.captions(indices)}
-    known["label"] = [codec.labels[label] for label in batch.get("label", [])]
-    for what, values in known.items():
-        for row, value in zip(rows, values, strict=False):
-            row |= {what: value} if value else {}
-    workdir.write("data.json", json.dumps(rows, indent=1) + "\n")
 
 
 def announce(workdir: epath.Path, config: Config, state: TrainState, start: int, source: DataSource) -> None:

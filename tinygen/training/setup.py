@@ -1,19 +1,22 @@
 """What a run has before its first step, and a rehearsal of it: its data, its parts, its first weights."""
 
+import json
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 from etils import epath
 
-from tinygen import build
+from tinygen import build, media
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.config import Config
 from tinygen.data.captions.embeddings import Embedded
-from tinygen.data.captions.tokenizer import Text
+from tinygen.data.captions.tokenizer import Text, normal
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
+from tinygen.data.text.packing import shown
 from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.errors import UserError
@@ -95,3 +98,32 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
     raise UserError(
         f"{workdir}: the data have changed since this run began ({why}).\nPut them back as they were, or give another --workdir."
     )
+
+
+def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
+    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
+    windows of text; what the samples of every preview are asked to show; and what the data consist of, once.
+    """
+    data_contents.keep(workdir, source)
+    codec, examples = source.codec, source.splits["train"]
+    prompts = codec.prompts(num)
+    if isinstance(codec.text, Embedded):  # whose previews are of held-out examples
+        held_out = source.splits["validation"]
+        prompts = list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
+    if prompts and processes.leads():
+        workdir.write("prompts.txt", "\n".join(prompts) + "\n")
+    if codec.vocabulary is not None and processes.leads():
+        windows = shown(codec.vocabulary, examples.take(np.arange(min(num, len(examples)))))
+        workdir.write("data.txt", "\n\n".join(windows) + "\n")
+    if codec.kind != "image" or not processes.leads():
+        return
+    indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
+    batch = examples.take(indices)
+    workdir.write("data.png", media.png(media.grid(latents.pictures(codec, batch["x"]))))
+    rows = [{"index": index} for index in indices.tolist()]
+    known = {"file": examples.names(indices), "caption": examples.captions(indices)}
+    known["label"] = [codec.labels[label] for label in batch.get("label", [])]
+    for what, values in known.items():
+        for row, value in zip(rows, values, strict=False):
+            row |= {what: value} if value else {}
+    workdir.write("data.json", json.dumps(rows, indent=1) + "\n")
