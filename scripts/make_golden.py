@@ -126,7 +126,7 @@ def draw(saved: Any) -> Any:
     from tinygen.checkpoints import weights
 
     parts = build.parts(saved.config, saved.codec)
-    return draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
+    return draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.encode(SAMPLES["num"]), **SAMPLES)
 
 
 if __name__ == "__main__":

@@ -129,8 +129,8 @@ def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
 def check_images(codec: Codec, found: Autoencoder) -> tuple[int, int, int]:
     """The shape of an image. Raises UserError for data that the autoencoder does not take."""
     shape = codec.spec["x"].shape if "x" in codec.spec else ()
-    if codec.kind != "image" or codec.latents is not None or len(shape) != 3:
-        raise UserError(f"--config: its data are {codec.kind if codec.latents is None else 'latents'}, and an autoencoder encodes images")
+    if not codec.comparable or len(shape) != 3:
+        raise UserError(f"--config: its data are {codec.noun}, and an autoencoder encodes images")
     height, width, channels = shape
     if channels != found.image_channels:
         cure = f"Give --config.data.channels={found.image_channels} where the data set has it, or another autoencoder."

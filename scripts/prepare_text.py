@@ -30,7 +30,7 @@ from tinygen import config as config_lib
 from tinygen.cli import main as cli
 from tinygen.config import Config
 from tinygen.data.captions.embedded import digest, spread
-from tinygen.data.captions.embeddings import SPLITS, Embedded, Prepared, Split, files_of
+from tinygen.data.captions.embeddings import SPLITS, CaptionEmbeddings, Prepared, Split, files_of
 from tinygen.data.captions.tokenized import captions_of, digests
 from tinygen.data.contents import FILE
 from tinygen.data.source import DataSource
@@ -139,7 +139,7 @@ def written(
             captions=digest(captions[split]), spread=spread(source.splits[split]), values=total.hexdigest(),
             lengths=hashlib.sha256(lengths.tobytes()).hexdigest(),
         )  # fmt: skip
-    text = Embedded(encoder=encoder.name, sha256=encoder.sha256, length=length, features=encoder.features)
+    text = CaptionEmbeddings(encoder=encoder.name, sha256=encoder.sha256, length=length, features=encoder.features)
     return Prepared(text=text, data=source.fingerprint, splits=splits)
 
 

@@ -18,6 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tinygen.data.labels import Labels
+from tinygen.media import Image
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 GOAL = 1.3
 
@@ -57,7 +60,7 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
 
     config = config_lib.change(config_lib.load(recipe), dict(mesh=dict(data=1, fsdp=-1, tensor=1)))
     spec = {"x": Field(shape=shape, dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=9)}
-    codec = Codec(kind="image", spec=spec, labels=tuple("0123456789"))
+    codec = Codec(medium=Image(), spec=spec, conditions=(Labels(tuple("0123456789")),))
     parts = build.parts(config, codec)
     init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
     abstract = jax.eval_shape(init)

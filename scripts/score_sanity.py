@@ -63,7 +63,7 @@ def measure(name: str, num: int, features: Callable[[np.ndarray], np.ndarray]) -
         raise UserError(f"{name} has {len(examples)} images, but --num={num} needs three times as many")
     rng = np.random.default_rng(0)
     batch = examples.take(rng.permutation(len(examples))[:available])
-    images, labels = source.codec.decode(batch["x"]), batch["label"]
+    images, labels = source.codec.medium.decode(batch["x"]), batch["label"]
     images = np.repeat(images, 3 // images.shape[-1], -1)
     real, pool, labels = features(images[:num]), features(images[num:]), labels[num:]
     moments = moments_of(real)

@@ -139,7 +139,7 @@ def test_a_tolerance_that_makes_no_sense_is_refused(tolerance):
 
 def test_samples_with_the_exact_velocity_have_the_data_s_mean_and_variance():
     objective = flow(sampler="dopri5", nfe=200)
-    x = np.asarray(jax.jit(lambda keys: objective.sample(denoiser(gaussian_velocity), keys))(rng.example_keys(KEY(1), 0, 5_000)))
+    x = np.asarray(jax.jit(lambda keys: objective.draw(denoiser(gaussian_velocity), keys)[0])(rng.example_keys(KEY(1), 0, 5_000)))
     assert x.shape == (5_000, *SHAPE)
     assert x.mean() == pytest.approx(M, abs=3 * S / np.sqrt(x.size))
     assert x.var() == pytest.approx(S**2, abs=3 * S**2 * np.sqrt(2 / x.size))

@@ -79,7 +79,7 @@ def test_guidance_is_log_uniform_and_its_interval_whole_where_r_is_t(seen):
 @pytest.mark.parametrize("nfe", [1, 2, 5])
 def test_sampling_with_the_exact_average_velocity_is_the_flow_s_end_in_any_number_of_steps(objective, nfe):
     keys = rng.example_keys(KEY(0), 0, 50)
-    x = np.asarray(jax.jit(lambda keys: objective(nfe=nfe).sample(EXACT, keys))(keys))
+    x = np.asarray(jax.jit(lambda keys: objective(nfe=nfe).draw(EXACT, keys)[0])(keys))
     np.testing.assert_allclose(x, M + S * np.asarray(rng.normal(keys, SHAPE)), atol=2e-6)
 
 
@@ -87,7 +87,7 @@ def test_a_sample_takes_one_evaluation_a_step_whatever_the_guidance():
     calls = []
     model = averaging(lambda z, t, r, cond: calls.append(len(z)) or jnp.zeros_like(z))
     objective = improved(guidance=3.0, nfe=1)
-    objective.sample(model, rng.example_keys(KEY(0), 0, 4), {"label": jnp.zeros(4, jnp.int32)})
+    objective.draw(model, rng.example_keys(KEY(0), 0, 4), {"label": jnp.zeros(4, jnp.int32)})[0]
     assert set(calls) <= {1, 4}  # of them, and where their size is measured, of one
     assert objective.evaluations(conditional=True) == 1
 
@@ -96,9 +96,9 @@ def test_the_model_is_told_the_guidance_and_its_interval():
     told = {}
     model = averaging(lambda z, t, r, cond: told.update(cond) or jnp.zeros_like(z))
     with jax.disable_jit():
-        improved(guidance=3.0, guidance_interval=(0.2, 0.7)).sample(
+        improved(guidance=3.0, guidance_interval=(0.2, 0.7)).draw(
             model, rng.example_keys(KEY(0), 0, 2), {"label": jnp.zeros(2, jnp.int32)}
-        )
+        )[0]
     assert {name: float(np.asarray(told[name])[0]) for name in ("omega", "t_lo", "t_hi")} == pytest.approx(
         dict(omega=3, t_lo=0.2, t_hi=0.7)
     )
@@ -108,7 +108,7 @@ def test_without_conditions_the_model_is_told_the_guidance_that_it_was_trained_w
     told = {}
     model = averaging(lambda z, t, r, cond: told.update(cond) or jnp.zeros_like(z))
     with jax.disable_jit():
-        improved(guidance=3.0, guidance_interval=(0.2, 0.7)).sample(model, rng.example_keys(KEY(0), 0, 2))
+        improved(guidance=3.0, guidance_interval=(0.2, 0.7)).draw(model, rng.example_keys(KEY(0), 0, 2))[0]
     seen = {name: float(np.asarray(told[name])[0]) for name in ("omega", "t_lo", "t_hi")}
     assert seen == dict(omega=1, t_lo=0, t_hi=1)
 
@@ -157,7 +157,7 @@ def test_a_step_of_a_convnext_by_products_needs_no_convolution_eigenvalues_or_co
     def whole(state, batch, key):
         gradient = jax.grad(lambda state: objective.loss(nnx.merge(graph, state), batch, key, train=True)[0])(state)
         keys = rng.example_keys(key, 0, 4)
-        return gradient, objective.sample(nnx.merge(graph, state), keys, {"label": batch["label"]})
+        return gradient, objective.draw(nnx.merge(graph, state), keys, {"label": batch["label"]})[0]
 
     program = jax.jit(whole).lower(state, batch, KEY(0)).as_text().lower()
     assert "dot_general" in program
@@ -201,4 +201,4 @@ def test_settings_that_make_no_sense_are_refused(make, changes, said):
 def test_a_negative_prompt_is_refused_where_guidance_was_learnt():
     cond = {"label": jnp.zeros(2, jnp.int32)}
     with pytest.raises(UserError, match="negative prompt"):
-        improved().sample(EXACT, rng.example_keys(KEY(0), 0, 2), cond, cond)
+        improved().draw(EXACT, rng.example_keys(KEY(0), 0, 2), cond, cond)[0]

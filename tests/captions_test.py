@@ -11,6 +11,7 @@ from tinygen.data.captions.tokenized import captioned
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
+from tinygen.media import Array
 from tinygen.sampling.conditions import told
 
 
@@ -28,7 +29,7 @@ def source(train, validation=("held out",), fingerprint="same"):
     def examples(words):
         return Told({"x": np.arange(len(words), dtype=np.float32)[:, None]}, tuple(words))
 
-    codec = Codec(kind="array", spec={"x": Field(shape=(1,), dtype="float32")})
+    codec = Codec(medium=Array("array"), spec={"x": Field(shape=(1,), dtype="float32")})
     return DataSource(codec=codec, splits={"train": examples(train), "validation": examples(validation)}, fingerprint=fingerprint)
 
 

@@ -9,9 +9,11 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import store, weights
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec
+from tinygen.data.labels import Labels
 from tinygen.errors import UserError
+from tinygen.media import Array
 
-CODEC = Codec(kind="curve", spec={}, labels=("north", "süd"))
+CODEC = Codec(medium=Array("curve"), spec={}, conditions=(Labels(("north", "süd")),))
 
 
 def save_steps(workdir, steps, *, config, state, keep=9, keep_every=0, codec=CODEC):

@@ -150,7 +150,7 @@ def test_a_preview_shows_the_examples_with_their_own_labels():
     batch = next(source.epoch("validation", 16))
     read = np.asarray(merge(parts.graphdef, state.ema, {})(batch["x"]).argmax(-1))
     red = np.sum(np.all(np.isclose(shown[:, 0, 0], WRONG), -1))
-    assert red == np.sum(read != batch["label"]) != np.sum(read != source.codec.conditions(16)["label"])
+    assert red == np.sum(read != batch["label"]) != np.sum(read != source.codec.encode(16)["label"])
 
 
 def test_data_without_labels_are_refused():

@@ -10,6 +10,8 @@ from tinygen import __version__, config
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
+from tinygen.data.labels import Labels
+from tinygen.media import Image
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """
@@ -199,7 +201,7 @@ def saved(tmp_path_factory, recipe):
     """A run whose step 3 is saved as far as it matters to what is refused before weights are read."""
     workdir = tmp_path_factory.mktemp("saved")
     spec = {"x": Field(shape=(8, 8, 1), dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=2)}
-    codec = Codec(kind="image", spec=spec, labels=("plain", "striped", "dotted"))
+    codec = Codec(medium=Image(), spec=spec, conditions=(Labels(("plain", "striped", "dotted")),))
     with store.make_manager(workdir, keep=1, keep_every=0) as manager:
         store.save(manager, 3, {"nothing": np.zeros(1)}, config.load(recipe), codec, {})
     return workdir

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.labels import Labels
 from tinygen.errors import UserError
+from tinygen.media import Array, Image
 
 SPEC = {"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0), "label": Field(shape=(), dtype="int32", low=0, high=2)}
-LABELLED = Codec(kind="image", spec=SPEC, labels=("plain", "striped", "1"))
+LABELLED = Codec(medium=Image(), spec=SPEC, conditions=(Labels(("plain", "striped", "1")),))
 
 
 def test_a_codec_survives_json():
@@ -47,7 +49,7 @@ def test_a_label_that_does_not_exist_is_refused(name, said):
 
 @pytest.mark.parametrize("name", ["999", "zz"])
 def test_labels_that_are_long_or_break_lines_are_listed_in_one_short_line(name):
-    codec = Codec(kind="image", spec={}, labels=("x\ntinygen: do as I say\n", "y" * 900, *map(str, range(1000, 1100))))
+    codec = Codec(medium=Image(), spec={}, conditions=(Labels(("x\ntinygen: do as I say\n", "y" * 900, *map(str, range(1000, 1100)))),))
     with pytest.raises(UserError) as refused:
         codec.label(name)
     assert "\n" not in str(refused.value)
@@ -62,7 +64,7 @@ def test_conditions_cycle_through_the_given_labels_or_through_all():
 
 
 def test_without_labels_there_is_no_condition_to_give():
-    bare = Codec(kind="image", spec={"x": SPEC["x"]})
+    bare = Codec(medium=Image(), spec={"x": SPEC["x"]})
     assert bare.conditions(3) == {}
     with pytest.raises(UserError, match="without labels"):
         bare.conditions(3, ["0"])
@@ -71,7 +73,7 @@ def test_without_labels_there_is_no_condition_to_give():
 def test_the_facts_are_those_that_the_arrays_have():
     wordless = {"text_length": 0, "text_vocabulary": 0, "text_features": 0}
     assert LABELLED.facts() == wordless | {"classes": 3, "shape": (4, 4, 1)}
-    tokens = Codec(kind="text", spec={"tokens": Field(shape=(12,), dtype="int32", low=0, high=49)})
+    tokens = Codec(medium=Array("text"), spec={"tokens": Field(shape=(12,), dtype="int32", low=0, high=49)})
     assert tokens.facts() == wordless | {"classes": 0, "length": 12, "vocabulary": 50}
-    curve = Codec(kind="curve", spec={key: Field(shape=(shape,), dtype="float32") for key, shape in (("x", 1), ("y", 3))})
+    curve = Codec(medium=Array("curve"), spec={key: Field(shape=(shape,), dtype="float32") for key, shape in (("x", 1), ("y", 3))})
     assert curve.facts() == wordless | {"classes": 0, "shape": (1,), "target_shape": (3,)}

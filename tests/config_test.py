@@ -6,8 +6,10 @@ import pytest
 from tinygen import build, config
 from tinygen.config import schema
 from tinygen.data.codec import Codec, Field
-from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
+from tinygen.media import Array, Text
+from tinygen.media.vocabulary import Vocabulary
 
 ROWS = [(section, name) for section, table in schema.TABLES.items() for name in table]
 
@@ -264,7 +266,10 @@ def test_the_tables_of_names_and_of_keywords_have_the_same_rows():
 def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(section, name):
     spec = {key: Field(shape=(2,), dtype="int32", high=1) for key in ("x", "y", "tokens")}
     tokens = {key: Field(shape=(2,), dtype="int32", low=0, high=256) for key in ("tokens", "target", "segment")}
-    codecs = Codec(kind="any", spec=spec), Codec(kind="text", spec=tokens, vocabulary=Vocabulary(kind="bytes"))
+    codecs = (
+        Codec(medium=Array("any"), spec=spec),
+        Codec(medium=Text(Vocabulary(kind="bytes")), spec=tokens, conditions=(Prompt(Vocabulary(kind="bytes")),)),
+    )
     facts = {"known", "prepares"} if section == "data" else {"precision"}.union(*(codec.facts() for codec in codecs))
     facts |= {"attention", "needs_jvp", "told", "head", "remat", "scan", "rngs"} if section == "model" else set()
     keywords, parameters = set(schema.TABLES[section][name]), constructor_of(section, name)

@@ -32,7 +32,7 @@ from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network
-from tinygen.media import Media
+from tinygen.media import Array, Media
 from tinygen.nn.layers import Linear
 from tinygen.nn.names import path_name
 from tinygen.train_step import init_state
@@ -193,7 +193,7 @@ def toy_sine(*, num):
     examples = {"x": x, "y": np.sin(3 * x)}
     field = Field(shape=(1,), dtype="float32", low=-1.0, high=1.0)
     return DataSource(
-        codec=Codec(kind="curve", spec={"x": field, "y": field}),
+        codec=Codec(medium=Array("curve"), spec={"x": field, "y": field}),
         splits={
             "train": ArrayExamples({key: array[: num * 3 // 4] for key, array in examples.items()}),
             "validation": ArrayExamples({key: array[num * 3 // 4 :] for key, array in examples.items()}),

@@ -6,8 +6,10 @@ import pytest
 from tinygen.data import builtin as embedded_arrays
 from tinygen.data.builtin import images
 from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.labels import Labels
 from tinygen.data.source import ArrayExamples, DataSource, check_batch
 from tinygen.errors import UserError
+from tinygen.media import Array, Image
 
 NUM = 10  # examples of the counting source: no multiple of the batch sizes below
 
@@ -18,7 +20,7 @@ def counting():
     arrays = {"x": np.arange(NUM), "twice": 2 * np.arange(NUM)}
     held_out = {"x": 100 + np.arange(NUM), "twice": np.zeros(NUM)}
     return DataSource(
-        codec=Codec(kind="numbers", spec={}),
+        codec=Codec(medium=Array("numbers"), spec={}),
         splits={"train": ArrayExamples(arrays), "validation": ArrayExamples(held_out)},
         fingerprint="f",
     )
@@ -136,7 +138,7 @@ def with_one(value):
     ],
 )
 def test_a_first_batch_that_breaks_its_codecs_promise_is_refused(change, said):
-    codec = Codec(kind="image", spec=SPEC, labels=("a", "b", "c"))
+    codec = Codec(medium=Image(), spec=SPEC, conditions=(Labels(("a", "b", "c")),))
     check_batch(GOOD, codec)
     with pytest.raises(UserError, match=said) as caught:
         check_batch(GOOD | change, codec)
@@ -145,11 +147,11 @@ def test_a_first_batch_that_breaks_its_codecs_promise_is_refused(change, said):
 
 def test_a_first_batch_without_what_the_codec_names_is_refused():
     with pytest.raises(UserError, match="'label' is missing"):
-        check_batch({"x": GOOD["x"]}, Codec(kind="image", spec=SPEC, labels=("a", "b", "c")))
+        check_batch({"x": GOOD["x"]}, Codec(medium=Image(), spec=SPEC, conditions=(Labels(("a", "b", "c")),)))
 
 
 def test_a_field_may_be_bounded_on_one_side_or_none():
-    codec = Codec(kind="any", spec={"x": Field(shape=(1,), dtype="float32"), "y": Field(shape=(1,), dtype="float32", high=0.0)})
+    codec = Codec(medium=Array("any"), spec={"x": Field(shape=(1,), dtype="float32"), "y": Field(shape=(1,), dtype="float32", high=0.0)})
     x = np.array([[-9.0], [9.0]], np.float32)
     check_batch({"x": x, "y": -abs(x)}, codec)
     with pytest.raises(UserError, match="'y' spans"):

@@ -5,8 +5,8 @@ import pytest
 
 from tinygen.data.text import bpe, documents
 from tinygen.data.text import files as text_files
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.media.vocabulary import Vocabulary
 
 MARKER = "<|endoftext|>"
 

@@ -99,7 +99,7 @@ def test_samples_of_the_best_denoiser_follow_the_known_flow():
     exact = M + (start - M) * S / np.sqrt(S**2 + 80.0**2)
     errors = []
     for nfe in (35, 71, 143):
-        sample = jax.jit(lambda keys, nfe=nfe: edm(nfe=nfe).sample(wrapped(best), keys))
+        sample = jax.jit(lambda keys, nfe=nfe: edm(nfe=nfe).draw(wrapped(best), keys)[0])
         errors.append(np.abs(np.asarray(sample(keys)) - exact).max())
     assert errors[0] < 0.2
     assert all(3.5 < coarse / fine < 5 for coarse, fine in itertools.pairwise(errors))
@@ -130,7 +130,7 @@ def test_the_loss_has_float32_s_precision_where_the_noise_is_small_beside_the_da
 def test_every_sampler_of_a_velocity_reaches_the_data_within_its_budget(sampler):
     keys = rng.example_keys(jax.random.key(1), 0, 2_000)
     objective = edm(nfe=150, sampler=sampler)
-    x, taken = jax.jit(lambda keys: objective.counted(wrapped(best), keys))(keys)
+    x, taken = jax.jit(lambda keys: objective.draw(wrapped(best), keys))(keys)
     assert (taken <= objective.evaluations(conditional=False)).all()
     assert objective.evaluations(conditional=False) <= 150
     wide = {"sde": 0.17, "euler": 0.1}.get(sampler, 0.06)  # of 8,000 numbers' variance; first-order steps have an error of their own
@@ -169,7 +169,7 @@ def test_guidance_acts_inside_its_interval_of_noise_and_is_counted(interval):
     for sigma, next_sigma, acts in zip(grid[:-1].astype(float), grid[1:].astype(float), inside, strict=True):
         D = best(z, sigma) + (0.9 if acts else 0.3)
         z = z + (next_sigma - sigma) * (z - D) / sigma
-    found = jax.jit(lambda keys: objective.sample(wrapped(denoise), keys, cond))(keys)
+    found = jax.jit(lambda keys: objective.draw(wrapped(denoise), keys, cond)[0])(keys)
     np.testing.assert_allclose(found, z, atol=2e-3)
 
 

@@ -114,6 +114,6 @@ def test_guidance_leads_away_from_a_negative_caption(net):
     settings = dict(shape=(4, 6, 3), sampler="euler")
     keys = jax.random.split(jax.random.key(1), BATCH)
     other = {"embed": -EMBED, "embed_mask": THERE[::-1]}
-    away = flow(**settings, nfe=4, guidance=0.0).sample(net, keys, COND, other)
-    plain = flow(**settings, nfe=2).sample(net, keys, other)
+    away = flow(**settings, nfe=4, guidance=0.0).draw(net, keys, COND, other)[0]
+    plain = flow(**settings, nfe=2).draw(net, keys, other)[0]
     np.testing.assert_allclose(away, plain, rtol=1e-4, atol=1e-4)

@@ -5,13 +5,14 @@ import numpy as np
 
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.media import Image
 
 
 def numbered_images(num=12):
     """A source whose image i holds the value i / num on its left half and -1 on its right, so that a mirrored one is known."""
     x = np.full((num, 2, 4, 1), -1.0, np.float32)
     x[:, :, :2] = (np.arange(num) / num)[:, None, None, None]
-    codec = Codec(kind="image", spec={"x": Field(shape=(2, 4, 1), dtype="float32", low=-1, high=1)})
+    codec = Codec(medium=Image(), spec={"x": Field(shape=(2, 4, 1), dtype="float32", low=-1, high=1)})
     examples = ArrayExamples({"x": x})
     return DataSource(codec=codec, splits={"train": examples, "validation": examples}, fingerprint="numbers", flip=True)
 

@@ -15,7 +15,7 @@ def test_sampling_with_the_exact_velocity_gives_the_data_s_mean_and_variance(sam
     num = 5_000
     # the steps' own error: 400 of Euler end 0.0018 below the variance, 200 of Heun 0.000006; three standard errors are 0.0075
     objective = flow(sampler=sampler, nfe=400)
-    x = np.asarray(jax.jit(lambda keys: objective.sample(denoiser(gaussian_velocity), keys))(rng.example_keys(KEY(1), 0, num)))
+    x = np.asarray(jax.jit(lambda keys: objective.draw(denoiser(gaussian_velocity), keys)[0])(rng.example_keys(KEY(1), 0, num)))
     assert x.shape == (num, *SHAPE)
     assert x.mean() == pytest.approx(M, abs=3 * S / np.sqrt(x.size))
     assert x.var() == pytest.approx(S**2, abs=3 * S**2 * np.sqrt(2 / x.size))
@@ -44,7 +44,7 @@ def drawn(keys):
     """(objective, cond, ...) -> three samples of the model `told`, or another"""
 
     def draw(objective, cond=None, negative=None, predict=told):
-        return np.asarray(jax.jit(lambda keys: objective.sample(denoiser(predict), keys, cond, negative))(keys))
+        return np.asarray(jax.jit(lambda keys: objective.draw(denoiser(predict), keys, cond, negative)[0])(keys))
 
     return draw
 
@@ -117,7 +117,7 @@ def test_the_network_is_called_as_often_as_promised_and_never_above_the_budget(k
         return 0 * x
 
     with jax.disable_jit():  # loops and branches run as Python
-        objective.sample(denoiser(count), keys, {"label": LABEL} if conditional else None)
+        objective.draw(denoiser(count), keys, {"label": LABEL} if conditional else None)[0]
     assert sum(rows) / len(LABEL) == objective.evaluations(conditional=conditional) <= nfe
 
 
@@ -138,9 +138,9 @@ def test_sample_i_depends_on_its_own_key_and_condition_alone(drawn, noise, keys)
 
     objective = flow(sampler="heun", nfe=12, guidance=2.0)
     together = drawn(objective, {"label": LABEL}, predict=model)
-    alone = [objective.sample(denoiser(model), keys[i : i + 1], {"label": LABEL[i : i + 1]}) for i in range(3)]
+    alone = [objective.draw(denoiser(model), keys[i : i + 1], {"label": LABEL[i : i + 1]})[0] for i in range(3)]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5)  # float32, vectorised otherwise
-    still = [np.asarray(objective.sample(denoiser(lambda x, t, cond: 0 * x), keys[i : i + 1])) for i in range(3)]
+    still = [np.asarray(objective.draw(denoiser(lambda x, t, cond: 0 * x), keys[i : i + 1])[0]) for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(still), noise)  # the noise itself is equal bit for bit
     assert len(np.unique(noise)) == noise.size
 

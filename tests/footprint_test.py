@@ -14,7 +14,9 @@ from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.data.codec import Codec, Field
+from tinygen.data.labels import Labels
 from tinygen.distributed.mesh import Layout, make_mesh
+from tinygen.media import Image
 from tinygen.nn.attention import Attention
 from tinygen.nn.flops import flops, products
 from tinygen.nn.layers import SwiGLU
@@ -188,7 +190,7 @@ def test_no_device_makes_a_whole_leaf_when_the_state_is_created(tiny):
 def test_of_the_80m_faces_each_of_eight_devices_holds_hardly_more_than_an_eighth():
     config = config_lib.change(config_lib.load(str(ROOT / "configs" / "dit_faces_80m.py")), dict(mesh=dict(data=1, fsdp=8)))
     spec = {"x": Field(shape=(64, 64, 3), dtype="float32", low=-1, high=1), "label": Field(shape=(), dtype="int32", low=0, high=5)}
-    parts = build.parts(config, Codec(kind="image", spec=spec, labels=tuple("abcdef")))
+    parts = build.parts(config, Codec(medium=Image(), spec=spec, conditions=(Labels(tuple("abcdef")),)))
     abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
     assert total > 16 * 80e6  # parameters, average and two moments, four bytes each

@@ -10,15 +10,17 @@ from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.checkpoints import weights as trained
 from tinygen.data.codec import Codec, Field
+from tinygen.data.labels import Labels
 from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.evaluation import generated
 from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model
+from tinygen.media import Image
 from tinygen.sampling import draw
 from tinygen.sampling.settings import configured
 
 SPEC = {"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0), "label": Field(shape=(), dtype="int32", low=0, high=2)}
-CODEC = Codec(kind="image", spec=SPEC, labels=("cat", "dog", "owl"))
+CODEC = Codec(medium=Image(), spec=SPEC, conditions=(Labels(("cat", "dog", "owl")),))
 
 
 def examples(labels):
@@ -34,7 +36,7 @@ def model(finished):
 
 def pictures(model, num, start=0, size=8, seed=3):
     parts, weights = model
-    made = of_model(weights, parts, parts.codec.conditions(num), num=num, seed=seed, size=size, name="", fingerprint="")
+    made = of_model(weights, parts, parts.codec.encode(num), num=num, seed=seed, size=size, name="", fingerprint="")
     return np.stack([read() for read in made.reads(start)])
 
 
@@ -53,7 +55,7 @@ def test_another_seed_gives_other_samples(model):
 
 def test_they_are_those_of_tinygen_sample(model):
     parts, weights = model
-    x = draw.draw(weights, parts, parts.codec.conditions(20), num=20, seed=3, batch_size=8)
+    x = draw.draw(weights, parts, parts.codec.encode(20), num=20, seed=3, batch_size=8)
     np.testing.assert_array_equal(pictures(model, 20), parts.codec.decode(x))
 
 

@@ -52,7 +52,7 @@ def keys(num, seed=0):
 def writer(model, **settings):
     """write(prompts, ...): the documents of numbers first, first + 1, ... after them, by a program for each shape of the prompts."""
     own = objective(**settings)
-    sample = jax.jit(lambda keys, given: own.sample(model, keys, given))
+    sample = jax.jit(lambda keys, given: own.draw(model, keys, given)[0])
 
     def write(prompts, first=0, seed=0, padded=0):
         return np.asarray(sample(keys(first + len(prompts), seed)[first:], conditions(prompts, padded))).tolist()
@@ -189,7 +189,7 @@ def test_a_preview_shows_new_documents_and_what_follows_the_first_tokens_of_held
     second = rng.halved(keys(4))[1]
     assert (
         np.asarray(shown["continuations"].value)[:, 5:].tolist()
-        == np.asarray(objective(new_tokens=5).sample(made(), second, asked)).tolist()
+        == np.asarray(objective(new_tokens=5).draw(made(), second, asked)[0]).tolist()
     )
 
 

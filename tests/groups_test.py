@@ -70,7 +70,7 @@ def test_a_denoisers_samples_are_the_same_in_groups(monkeypatch):
         together = []
         spy = cpu_groups.examples_together
         monkeypatch.setattr(cpu_groups, "examples_together", lambda *given: together.append(spy(*given)) or together[-1])
-        sample = jax.jit(lambda state: objective.sample(nnx.merge(graph, state), KEYS, {"label": LABEL}, {"label": LABEL[::-1]}))
+        sample = jax.jit(lambda state: objective.draw(nnx.merge(graph, state), KEYS, {"label": LABEL}, {"label": LABEL[::-1]})[0])
         return sample(state), together
 
     want, many = draw()

@@ -20,6 +20,7 @@ from tinygen.errors import UserError
 from tinygen.evaluation.features import extraction, load
 from tinygen.evaluation.images import of_split
 from tinygen.evaluation.references import originals
+from tinygen.media import Image
 from tinygen.pretrained import autoencoder, latents
 from tinygen.sampling import draw
 from tinygen.sampling.settings import configured
@@ -105,7 +106,7 @@ def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(fini
     saved = find(finished_latents)
     config = configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
-    x = draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(6, ["3"]), num=6, seed=0, batch_size=4)
+    x = draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.encode(6, ["3"]), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)
     here = drawn(tmp_path / "here")
     np.testing.assert_array_equal(here, latents.pictures(saved.codec, x))
@@ -143,7 +144,7 @@ def test_another_autoencoder_is_refused_with_both_names_before_any_work(small, f
 
 def test_pixels_need_no_autoencoder(finished, tmp_path, capsys):
     assert cli.main(["sample", f"--ckpt={finished.workdir}", f"--autoencoder={tmp_path}", f"--out={tmp_path / 'out'}"]) == 2
-    assert "this run learnt pixels" in capsys.readouterr().err
+    assert "not trained on latents" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -222,7 +223,7 @@ def test_a_codec_keeps_its_latents_provenance(small):
 
 
 def test_a_codec_of_before_there_were_latents_is_one_of_pixels():
-    codec = Codec(kind="image", spec={"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)})
+    codec = Codec(medium=Image(), spec={"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)})
     tree = json.loads(json.dumps(codec.to_json()))
     del tree["latents"]
     assert Codec.from_json(tree) == codec

@@ -6,7 +6,8 @@ from PIL import Image
 
 from tinygen import media
 from tinygen.data.codec import Codec, encode_pixels
-from tinygen.media import BORDER, Media
+from tinygen.data.labels import Labels
+from tinygen.media import BORDER, Array, Image, Media
 
 IMAGES = np.random.default_rng(0).integers(0, 128, (7, 64, 60, 3)).astype(np.uint8)  # high enough not to be enlarged
 
@@ -120,21 +121,25 @@ def test_a_flat_curve_can_be_plotted(points):
     assert media.plot(points, ["flat"]).shape == (400, 600, 3)
 
 
-DECODING = Codec(kind="image", spec={}, labels=("a", "b"))
+DECODING = Codec(medium=Image(), spec={}, conditions=(Labels(("a", "b")),))
 
 
 def test_the_codec_s_pictures_and_plain_ones_are_shown_as_a_grid_of_whole_label_cycles():
     want = media.grid(IMAGES, 8)
-    for kind, codec in (("codec", DECODING), ("image", DECODING), ("image", Codec(kind="text", spec={}, labels=("a", "b")))):
+    for kind, codec in (
+        ("codec", DECODING),
+        ("image", DECODING),
+        ("image", Codec(medium=Array("text"), spec={}, conditions=(Labels(("a", "b")),))),
+    ):
         np.testing.assert_array_equal(media.picture(Media(encode_pixels(IMAGES), kind), codec), want)
 
 
 def test_a_curve_is_plotted_whatever_the_codec():
     points = np.array([[0.0, 0.0], [1.0, 2.0]])
-    shown = media.picture(Media(points, "curve", ("line",)), Codec(kind="image", spec={}))
+    shown = media.picture(Media(points, "curve", ("line",)), Codec(medium=Image(), spec={}))
     np.testing.assert_array_equal(shown, media.plot(points, ["line"]))
 
 
 def test_data_that_is_no_picture_must_say_how_to_be_shown():
     with pytest.raises(ValueError, match="must say how to show it"):
-        media.picture(Media(np.zeros((3, 4))), Codec(kind="text", spec={}))
+        media.picture(Media(np.zeros((3, 4))), Codec(medium=Array("text"), spec={}))

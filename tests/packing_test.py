@@ -6,8 +6,10 @@ import pytest
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import check_batch
 from tinygen.data.text.packing import Stream, check_windows, shown, windows
-from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
+from tinygen.media import Text
+from tinygen.media.vocabulary import Vocabulary
 
 WORDS = Vocabulary(kind="bytes")
 E = WORDS.end
@@ -92,7 +94,7 @@ def test_only_its_own_rows_are_read():
 def codec(length):
     field = Field(shape=(length,), dtype="int32", low=0, high=E)
     spec = {"tokens": field, "target": field, "segment": Field(shape=(length,), dtype="int32", low=0, high=length)}
-    return Codec(kind="text", spec=spec, vocabulary=WORDS)
+    return Codec(medium=Text(WORDS), spec=spec, conditions=(Prompt(WORDS),))
 
 
 def test_a_first_batch_of_text_is_checked():

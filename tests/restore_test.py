@@ -13,9 +13,10 @@ from tinygen import build, train
 from tinygen.checkpoints import store, weights
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
+from tinygen.media import Array
 from tinygen.nn.names import path_name
 
-CODEC = Codec(kind="curve", spec={})
+CODEC = Codec(medium=Array("curve"), spec={})
 
 
 def saved(workdir, it):

@@ -9,14 +9,18 @@ from absl import flags
 from tinygen import config as config_lib
 from tinygen.cli import flags as options
 from tinygen.data.codec import Codec, Field
+from tinygen.data.labels import Labels
 from tinygen.errors import UserError
+from tinygen.media import Image
 from tinygen.samplers.table import SAMPLERS
 from tinygen.samplers.time_grids import GRIDS
 from tinygen.sampling.settings import configured, spent, stepping
 
 PICTURE = Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)
-PLAIN = Codec(kind="image", spec={"x": PICTURE})
-LABELLED = Codec(kind="image", spec={"x": PICTURE, "label": Field(shape=(), dtype="int32", low=0, high=1)}, labels=("cat", "dog"))
+PLAIN = Codec(medium=Image(), spec={"x": PICTURE})
+LABELLED = Codec(
+    medium=Image(), spec={"x": PICTURE, "label": Field(shape=(), dtype="int32", low=0, high=1)}, conditions=(Labels(("cat", "dog")),)
+)
 
 
 def chosen(codec=LABELLED, name="flow", **settings):

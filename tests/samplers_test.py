@@ -274,7 +274,7 @@ def test_karras_heun_s_first_and_last_steps_take_one_evaluation(steps, taken):
 def test_what_samples_took_is_reported_and_within_the_budget(name):
     objective = flow(sampler=name, nfe=30, guidance=2.0, guidance_interval=(0.3, 0.8))
     label = {"label": jnp.zeros(3, jnp.int32)}
-    x, taken = jax.jit(lambda keys: objective.counted(denoiser(gaussian_velocity), keys, label))(KEYS)
+    x, taken = jax.jit(lambda keys: objective.draw(denoiser(gaussian_velocity), keys, label))(KEYS)
     assert (x.shape, taken.shape, taken.dtype) == ((3, *SHAPE), (3,), np.int32)
     assert (taken >= 14).all()
     assert (taken <= objective.evaluations(conditional=True)).all()

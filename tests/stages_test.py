@@ -9,8 +9,10 @@ from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints.store import Saved
 from tinygen.data.codec import Codec, Field
+from tinygen.data.labels import Labels
 from tinygen.data.latents.provenance import Latents
 from tinygen.errors import UserError
+from tinygen.media import Array
 from tinygen.training import warm_start
 
 CURE = "--config.init.partial=True"
@@ -19,7 +21,7 @@ CURE = "--config.init.partial=True"
 def codec(height=32, width=32, channels=3, labels=("black", "blond"), kind="image", **more):
     x = Field(shape=(height, width, channels), dtype="float32", low=-1.0, high=1.0)
     label = {"label": Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)} if labels else {}
-    return Codec(kind=kind, spec={"x": x, **label, **more}, labels=tuple(labels))
+    return Codec(medium=Array(kind), spec={"x": x, **label, **more}, conditions=(Labels(tuple(labels)),))
 
 
 def config(**changes):

@@ -175,8 +175,8 @@ def test_guidance_leads_away_from_a_negative_caption():
     settings = dict(shape=(4, 6, 3), sampler="euler")
     keys = jax.random.split(jax.random.key(1), BATCH)
     other = {"text": np.full_like(TOKENS, 7)}
-    away = jax.jit(lambda: flow(**settings, nfe=4, guidance=0.0).sample(net, keys, {"text": TOKENS}, other))()
-    plain = jax.jit(lambda: flow(**settings, nfe=2).sample(net, keys, other))()
+    away = jax.jit(lambda: flow(**settings, nfe=4, guidance=0.0).draw(net, keys, {"text": TOKENS}, other)[0])()
+    plain = jax.jit(lambda: flow(**settings, nfe=2).draw(net, keys, other)[0])()
     np.testing.assert_allclose(away, plain, rtol=1e-4, atol=1e-4)
 
 

@@ -8,6 +8,7 @@ import pytest
 from tinygen.data.captions.tokenizer import BYTES, Text, trained_merges
 from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
+from tinygen.media import Image
 
 CAPTIONS = [f"a person with {colour} hair, on a {ground} background" for colour in ("red", "blond", "grey") for ground in ("blue", "pink")]
 MERGES = trained_merges(CAPTIONS, BYTES + 40)
@@ -62,7 +63,7 @@ def test_a_prompt_that_cannot_be_read_is_refused(prompt, said):
 
 def test_a_stored_codec_reads_words_as_before():
     spec = {"text": Field(shape=(12,), dtype="int32", low=0, high=text().vocabulary - 1)}
-    codec = Codec(kind="image", spec=spec, text=text(examples=("red hair",)))
+    codec = Codec(medium=Image(), spec=spec, conditions=(text(examples=("red hair",)),))
     again = Codec.from_json(json.loads(json.dumps(codec.to_json())))
     assert again == codec
     np.testing.assert_array_equal(again.conditions(3)["text"], text().prompts(["red hair"] * 3))
@@ -70,14 +71,14 @@ def test_a_stored_codec_reads_words_as_before():
 
 
 def test_prompts_are_taken_in_turn():
-    codec = Codec(kind="image", spec={}, text=text())
+    codec = Codec(medium=Image(), spec={}, conditions=(text(),))
     assert codec.prompts(3, ["a", "b"]) == ["a", "b", "a"]
     np.testing.assert_array_equal(codec.conditions(3, prompts=["a", "b"])["text"], text().prompts(["a", "b", "a"]))
 
 
 def test_a_prompt_for_a_model_without_captions_is_refused():
     with pytest.raises(UserError, match="without captions"):
-        Codec(kind="image", spec={}).conditions(1, prompts=["a"])
+        Codec(medium=Image(), spec={}).conditions(1, prompts=["a"])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_prompt_for_a_model_without_captions_is_refused():
     ids=str,
 )  # fmt: skip
 def test_a_damaged_codec_is_named(damage):
-    tree = Codec(kind="image", spec={}, text=text()).to_json()
+    tree = Codec(medium=Image(), spec={}, conditions=(text(),)).to_json()
     tree["text"] |= damage
     with pytest.raises(UserError, match=r"^here: "):
         Codec.from_json(tree, "here")

@@ -9,8 +9,8 @@ import pytest
 from tinygen.data.text import tokens
 from tinygen.data.text.documents import Texts
 from tinygen.data.text.packing import windows
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.media.vocabulary import Vocabulary
 from tinygen.system import cache
 
 TEXTS = Texts(["one", "naïve — two", "three"])

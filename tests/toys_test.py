@@ -15,7 +15,7 @@ from tinygen import sample, train
 from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
-from tinygen.media import Media
+from tinygen.media import Array, Media
 from tinygen.nn.layers import Buffer, Embedding, Linear
 
 
@@ -64,7 +64,7 @@ class ToyNextToken:
         return jax.lax.scan(follow, first, jnp.arange(self.length))[1].T  # [B, L]
 
     def preview(self, model, batch, keys):
-        tokens = self.sample(model, keys) / (self.vocabulary - 1) * 2 - 1
+        tokens = self.draw(model, keys)[0] / (self.vocabulary - 1) * 2 - 1
         return {"samples": Media(jnp.broadcast_to(tokens[:, None, :, None], (len(keys), 4, self.length, 1)), kind="image")}
 
 
@@ -73,7 +73,7 @@ def toy_counting(*, step):
     tokens = (np.arange(64)[:, None] + step * np.arange(9)).astype(np.int32) % 8
     splits = {"train": ArrayExamples({"tokens": tokens[:48]}), "validation": ArrayExamples({"tokens": tokens[48:]})}
     spec = {"tokens": Field(shape=(9,), dtype="int32", low=0, high=7)}
-    return DataSource(codec=Codec(kind="text", spec=spec), splits=splits, fingerprint=f"counting by {step}")
+    return DataSource(codec=Codec(medium=Array("text"), spec=spec), splits=splits, fingerprint=f"counting by {step}")
 
 
 @pytest.fixture

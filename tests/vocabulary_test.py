@@ -9,8 +9,10 @@ import pytest
 
 from tinygen.data.codec import Codec, Field
 from tinygen.data.text import bpe, gpt2
-from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
+from tinygen.media import Text
+from tinygen.media.vocabulary import Vocabulary
 
 TEXT = "The cat sat. The cat, the mat: naïve café — 東京 🙂!\n\n  It's  \t\r\n1234 <|endoftext|>\x00\x7f\u00a0ÿ"
 MERGES = bpe.train([TEXT, "the cat sat on the mat, the cat", "東京東京"], 256 + 40)
@@ -84,7 +86,7 @@ def test_a_number_that_is_no_token_is_refused(number):
 def codec_of(vocabulary, length=8):
     field = Field(shape=(length,), dtype="int32", low=0, high=vocabulary.end)
     spec = {"tokens": field, "target": field, "segment": Field(shape=(length,), dtype="int32", low=0, high=length)}
-    return Codec(kind="text", spec=spec, vocabulary=vocabulary)
+    return Codec(medium=Text(vocabulary), spec=spec, conditions=(Prompt(vocabulary),))
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=str)

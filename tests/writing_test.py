@@ -16,8 +16,8 @@ from tinygen import config as config_lib
 from tinygen import evaluate, media, train
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError, printable
+from tinygen.media.vocabulary import Vocabulary
 from tinygen.sampling.text import Growing
 
 BYTES = Vocabulary(kind="bytes")

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tinygen import optim
 from tinygen.config import Config
-from tinygen.data.captions.embeddings import Embedded
-from tinygen.data.captions.tokenizer import Text
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed.mesh import Layout, check_rules, make_mesh
 from tinygen.errors import UserError, unknown
 from tinygen.models.autoencoder import Autoencoder
@@ -34,6 +30,7 @@ from tinygen.nn.matmul import best_precision
 from tinygen.nn.names import path_name, variable_name
 from tinygen.objectives.autoencoder import Reconstruction
 from tinygen.objectives.autoregressive import Autoregressive
+from tinygen.objectives.base import Objective
 from tinygen.objectives.classification import Classification
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
@@ -99,38 +96,39 @@ class Parts:
     """
 
     codec: Codec
-    objective: Any
+    objective: Objective
     create: Callable[[nnx.Rngs], nnx.Module]
     graphdef: nnx.GraphDef
     layout: Layout
 
 
-def data_source(config: Config, words: Text | Embedded | Vocabulary | None = None, *, prepares: bool = True) -> DataSource:
-    """
-    words: how text has been read so far, captions or what is learnt itself, where a model has learnt from it
+def data_source(config: Config, known: Codec | None = None, *, prepares: bool = True) -> DataSource:
+    """The data set of a configuration, with captions in its batches where the recipe has a model learn from them.
+
+    known: the codec of the run so far, or of the run that it begins from: tokens keep the meaning that a model has learnt
     prepares: whether a set that is not there may be made where `config` says: not if that is of a checkpoint, which may be anyone's
     """
-    facts = {"known": words if isinstance(words, Vocabulary) else None, "prepares": prepares}
-    source = _made(datasets(), "data", config, facts)
-    return told(config, source, words).overfitting(config.data.overfit)
+    source = _made(datasets(), "data", config, {"known": known, "prepares": prepares})
+    return captioned(config, source, known).overfitting(config.data.overfit)
 
 
-def told(config: Config, source: DataSource, text: Text | Embedded | Vocabulary | None = None) -> DataSource:
-    """The source with its captions in its batches, where the recipe has a model learn from them. Raises UserError for labels besides:
-    which caption goes with which label only the examples know, and whoever samples would have to.
+def captioned(config: Config, source: DataSource, known: Codec | None = None) -> DataSource:
+    """The source with captions in its batches, where the recipe asks for them.
+
+    Raises UserError for labels besides: only the examples know which caption goes with which label, and a request would have to.
     """
     if source.codec.labels and (config.text.tokens or config.text.embeddings):
         none = repr(type(config.data.get("label", ""))())
         raise UserError(f"a model is told captions or labels, not both: leave the labels out with --config.data.label={none}")
     if config.text.tokens:
-        from tinygen.data.captions.tokenized import captioned
+        from tinygen.data.captions.tokenized import tokenized
 
         reading = {key: config.text[key] for key in ("tokens", "length", "vocabulary")}
-        return captioned(source, known=text if isinstance(text, Text) else None, **reading)
+        return tokenized(source, known=known, **reading)
     if config.text.embeddings:
         from tinygen.data.captions.embedded import embedded
 
-        return embedded(source, config.text.embeddings, text if isinstance(text, Embedded) else None)
+        return embedded(source, config.text.embeddings, known)
     return source
 
 
@@ -140,11 +138,10 @@ def parts(config: Config, codec: Codec) -> Parts:
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
     check_time(config, objective)
-    facts |= {"attention": config.attention, "needs_jvp": getattr(objective, "needs_jvp", False)}
-    facts |= {"told": getattr(objective, "told", ()), "head": getattr(objective, "head", False)}
+    facts |= {"attention": config.attention, "needs_jvp": objective.needs_jvp, "told": objective.told, "head": objective.head}
     facts |= {"remat": config.remat, "scan": config.scan}
     check_blocks(config)
-    check_told(config, codec)
+    check_conditions(config, codec)
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
@@ -247,9 +244,9 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
             raise UserError(f"config.model.experts={num} is not a multiple of config.mesh.tensor={tensor}, which splits them")
 
 
-def check_time(config: Config, objective: Any) -> None:
+def check_time(config: Config, objective: Objective) -> None:
     """Raises UserError for a model whose embedding turns too fast in an objective's times."""
-    most, scale = getattr(objective, "max_time_scale", math.inf), config.model.get("time_scale", 0.0)
+    most, scale = objective.max_time_scale, config.model.get("time_scale", 0.0)
     if scale > most:
         wanted = f"objective {config.objective.name!r} wants {most:g} or less, such as --config.model.time_scale={min(most, 16):g}"
         raise UserError(f"config.model.time_scale={scale}: {wanted}")
@@ -263,13 +260,12 @@ def check_blocks(config: Config) -> None:
             raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")
 
 
-def check_told(config: Config, codec: Codec) -> None:
-    """Raises UserError for captions where the model reads none: it would learn without them, and samples ignore their prompts."""
-    reads = inspect.signature(_row(MODELS, "model", config).__init__).parameters
-    if codec.text is not None and "text_length" not in reads:
-        raise UserError(
-            f"model {config.model.name!r} is not told captions: take microdit, or leave config.text.tokens and embeddings empty"
-        )
+def check_conditions(config: Config, codec: Codec) -> None:
+    """Raises UserError for a condition that the model cannot be given."""
+    arguments = inspect.signature(_row(MODELS, "model", config).__init__).parameters
+    for each in codec.conditions:
+        if each.fact and each.fact not in arguments:
+            raise UserError(each.unread(config.model.name))
 
 
 def check_batch_size(config: Config, layout: Layout) -> None:

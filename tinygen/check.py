@@ -160,7 +160,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
     preview = make_preview(config, source, parts, drawing)
     with checks("preview and writers") as found:
         record = Record(
-            run.place, 0, config.train.steps, config.batch_size, source.codec.kind, config.train.writers, config_lib.flatten(config)
+            run.place, 0, config.train.steps, config.batch_size, source.codec.medium.noun, config.train.writers, config_lib.flatten(config)
         )
         record.progress.disable = True
         with record:
@@ -190,7 +190,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
                 began = time.perf_counter()
                 shown = preview(state)
                 times = times._replace(preview=time.perf_counter() - began)
-                record.pictures(1, shown, source.codec)
+                record.preview(1, shown)
                 found.append(f"{', '.join(shown)} drawn in {times.preview:.3g} s")
         found.append("written: " + ", ".join(["metrics.jsonl", "TensorBoard", *filter(None, [config.train.writers])]))
     with checks("room for checkpoints") as found:

@@ -16,7 +16,6 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints import weights as trained
 from tinygen.data.captions.embedded import carried_over
-from tinygen.data.captions.embeddings import Embedded
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.distributed.mesh import Layout, make_mesh
@@ -115,8 +114,7 @@ def main(
     check_num(number, network, wanted, force)
     using = extractor(network(), parts.layout)
     task = _task(found, using, wanted, record or saved.workdir / RECORD)
-    known = (saved.codec.labels, saved.codec.text)
-    labelled = found.examples if found.known == known else None  # another data set's labels mean something else
+    labelled = found.examples if found.conditions == saved.codec.conditions else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), generated.told_by(cond, found.pictures)
     tree = trained.load(saved, parts, ema=ema)
@@ -145,8 +143,7 @@ def planned(saved: store.Saved, settings: Mapping[str, Any]) -> tuple[config_lib
     """(configuration, parts, network evaluations a sample) of sampling with some settings. Raises UserError for those that do not do."""
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
-    count = getattr(parts.objective, "evaluations", None)
-    return config, parts, count(conditional=saved.codec.conditional) if count else None
+    return config, parts, parts.objective.evaluations(conditional=saved.codec.guided)
 
 
 def _record(out: str) -> epath.Path:
@@ -195,13 +192,12 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
 def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
     """The data of a run, or the images behind latents. Data that have changed are warned of."""
     codec = saved.codec
-    if codec.latents is not None:
-        images = references.originals(codec.latents, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set.")
-        if isinstance(codec.text, Embedded):  # they are of the latents' fingerprint
-            return carried_over(build.data_source(config_lib.change(config, {"data": {"overfit": 0}}), codec.text, prepares=False), images)
-        return build.told(config, images, codec.text)
+    if images := references.originals(codec.domain, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set."):
+        if config.text.embeddings:  # which were prepared for the latents
+            return carried_over(build.data_source(config_lib.change(config, {"data": {"overfit": 0}}), codec, prepares=False), images)
+        return build.captioned(config, images, codec)
     with processes.lead_first("data"):
-        source = build.data_source(config, codec.text, prepares=False)
+        source = build.data_source(config, codec, prepares=False)
     processes.agree("the data", source.fingerprint)
     if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
         logging.warning("The data of %s have changed since it was trained (%s): scores are against what they are now", saved.workdir, why)

@@ -24,7 +24,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     processes.agree("the checkpoint", str(saved.step))
     config = config_lib.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
-        source = build.data_source(config, saved.codec.words, prepares=False)
+        source = build.data_source(config, saved.codec, prepares=False)
     if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
         raise UserError(
             f"the data of {saved.workdir} have changed since it was trained ({why}):\n"

@@ -1,7 +1,10 @@
-"""From a checkpoint to samples: files, and the previews of a run."""
+"""`tinygen sample`: from a checkpoint to samples in files."""
 
-import io
+import dataclasses
+import functools
+import itertools
 import json
+import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from tinygen import build, media
+from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
-from tinygen.data.codec import Batch
+from tinygen.config import Config
+from tinygen.data.codec import Codec
+from tinygen.data.condition import Request
 from tinygen.distributed import processes
 from tinygen.errors import UserError
+from tinygen.media.image import columns_for
 from tinygen.pretrained import latents
 from tinygen.sampling import text as writing
-from tinygen.sampling.conditions import told
+from tinygen.sampling.conditions import Asked, asked
 from tinygen.sampling.draw import BATCH, counted
 from tinygen.sampling.settings import configured, find, guidance, spent, stepping
 from tinygen.system.terminal import say
@@ -27,96 +33,97 @@ from tinygen.workdir import files
 SETTINGS = ("sampler", "guidance", "new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # of any objective
 
 
-def main(
-    ckpt: str,
-    *,
-    step: int | None,
-    ema: bool,
-    num: int | None,
-    labels: Sequence[str] | None,
-    settings: Mapping[str, Any],
-    seed: int,
-    batch_size: int,
-    out: str | None,
-    autoencoder: str | None = None,
-    prompts: Sequence[str] = (),
-    negative: str | None = None,
-    encoder: str | None = None,
-    stop: Sequence[str] = (),
-) -> int:
-    """Draws `num` samples and writes them to `out`: one file each, `grid.png` of all, and `samples.json`, which says how they were made.
-    Text is printed too: one alone as it is written.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How samples are drawn from a checkpoint.
 
-    num: None = BATCH, or of text that begins with prompts one of each
+    step: of the checkpoint; None = the newest
+    ema: with the averaged weights
+    num: of samples; None = one per prompt of a text, or BATCH
     settings: the objective's settings in place of the recipe's: SETTINGS, nfe
-    prompts: what is to be drawn, in turn, or how texts begin
-    stop: texts end before any of these
-    negative: what guidance leads away from, in place of no caption
-    autoencoder: as for `find`
-    encoder: as for `prompts.told`
+    batch_size: samples drawn together
     """
-    saved = find(ckpt, step, autoencoder)
-    config = configured(saved.config, settings, saved.codec)
+
+    step: int | None = None
+    ema: bool = True
+    num: int | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    batch_size: int = BATCH
+
+
+def main(ckpt: str, request: Request, drawing: Drawing, *, out: str | None = None, autoencoder: str | None = None) -> int:
+    """Draws samples and writes them to the folder `out`: a file each, one of all, and `samples.json`, which says how they were made.
+
+    Text is printed as well, a single one while it is written.
+
+    out: None = sampled/<step> in the run's workdir
+    autoencoder: as for `find`
+    """
+    saved = find(ckpt, drawing.step, autoencoder)
+    config = configured(saved.config, drawing.settings, saved.codec)
     parts = build.parts(config, saved.codec)
-    if not hasattr(parts.objective, "sample"):
+    if not parts.objective.generates:
         raise UserError(f"objective {config.objective.name!r} draws no samples")
-    text = saved.codec.vocabulary is not None
-    if stop and not text:
-        raise UserError(f"--stop={stop[0]}: this model writes no text")
-    if "" in stop:
+    if "" in request.stop:
         raise UserError("--stop is empty: give what a text ends before")
-    num = num or (len(prompts) if prompts and text else BATCH)
-    cond, away, words = told(
-        saved.codec, num, labels=labels, prompts=prompts, negative=negative, guidance=config.objective.get("guidance"), encoder=encoder
-    )
-    latents.check(saved.codec)
+    num = drawing.num or next(filter(None, (each.number(request) for each in saved.codec.conditions)), BATCH)
+    wanted = asked(saved.codec, request, num, config.objective.get("guidance"))
+    latents.check(saved.codec.domain)
     folder = target(out, saved)
-    weights = load(saved, parts, ema=ema)
-    evaluations = None
-    if text:
-        x = _write(weights, parts, cond, words, config.model.get("positions"), num=num, seed=seed, batch_size=batch_size, stops=stop)
-    else:
-        x, evaluations = counted(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=away)
-    provenance = {
-        "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": ema, "seed": seed, "num": num,
-        **{name: config.objective[name] for name in SETTINGS if name in config.objective},
-        **({"guidance": guidance(config, saved.codec)["guidance"]} if "guidance" in config.objective else {}),
-        **stepping(config), **({} if evaluations is None else spent(config, evaluations)),
-        **({} if negative is None else {"negative": negative}), **({"stop": list(stop)} if stop else {}),
-    }  # fmt: skip
+    weights = load(saved, parts, ema=drawing.ema)
+    draw = _streamed if parts.objective.streams else _whole
+    items, evaluations = draw(weights, parts, wanted, config, num=num, seed=drawing.seed, batch_size=drawing.batch_size, stops=request.stop)
     if processes.leads():
+        provenance = {
+            "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": drawing.ema, "seed": drawing.seed, "num": num,
+            **_choices(config, saved.codec), **({} if evaluations is None else spent(config, evaluations)),
+            **({} if request.negative is None else {"negative": request.negative}),
+            **({"stop": list(request.stop)} if request.stop else {}),
+        }  # fmt: skip
         _clear(folder)
-        write(folder, x, cond, words, parts, provenance)
-        say(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", error=text)
+        write(folder, items, wanted, saved.codec, provenance)
+        say(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", error=saved.codec.medium.printed)
         if "nfe_most" in provenance:
             nfe = f"{provenance['nfe']:.1f} network evaluations a sample, {provenance['nfe_most']} at most"
             say(f"{config.objective.sampler} took {nfe}")
     return 0
 
 
-def _write(
-    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, prompts: Sequence[str], positions: str, **options: Any
-) -> list[str]:
-    """Texts, each with its prompt, which are printed as well.
+def _choices(config: Config, codec: Codec) -> dict[str, Any]:
+    """The sampler's settings as far as they act."""
+    chosen = {name: config.objective[name] for name in SETTINGS if name in config.objective}
+    return {**chosen, **({"guidance": guidance(config, codec)["guidance"]} if "guidance" in chosen else {}), **stepping(config)}
 
-    options: of `writing.texts`
-    """
+
+def _whole(
+    weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, config: Config, *, stops: Sequence[str], **options: Any
+) -> tuple[Any, np.ndarray | None]:
+    """(samples as items of the medium, the network evaluations that each took). options: of `counted`"""
+    del config, stops
+    x, evaluations = counted(weights, parts, wanted.cond, negative=wanted.negative, **options)
+    return latents.items(parts.codec, np.asarray(x)) if processes.leads() else None, evaluations
+
+
+def _streamed(weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, config: Config, **options: Any) -> tuple[list[str], None]:
+    """(texts, each with its prompt, which are printed as well; None). options: of `stream.texts`"""
 
     def show(piece: str) -> None:
         if processes.leads():
             try:
                 say(piece, end="")
-            except BrokenPipeError:  # whoever read along has enough; the files are written all the same
+            except BrokenPipeError:  # the reader has seen enough; the files are written all the same
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    if processes.leads() and (told := writing.too_long(cond, parts.objective.length, positions)):
-        say(f"tinygen: {told}", error=True)
-    alone, prompts = len(prompts) == 1, [prompt.encode("utf-8", "replace").decode() for prompt in prompts]  # as their tokens are made
+    if processes.leads() and (warning := writing.too_long(parts, wanted.cond, config.model.get("positions"))):
+        say(f"tinygen: {warning}", error=True)
+    prompts = [prompt.encode("utf-8", "replace").decode() for prompt in wanted.words]  # as their tokens are made
+    alone = len(prompts) == 1
     show(prompts[0] if alone else "")
-    written = writing.texts(weights, parts, cond, **options, say=show if alone else None)
+    written = writing.texts(weights, parts, wanted.cond, **options, say=show if alone else None)
     whole = [prompt + text for prompt, text in zip(prompts, written, strict=True)]
-    show("\n" if alone else media.numbered(whole))
-    return whole
+    show("\n" if alone else parts.codec.medium.overview(whole))
+    return whole, None
 
 
 def target(out: str | None, saved: store.Saved) -> files.Folder:
@@ -134,36 +141,17 @@ def target(out: str | None, saved: store.Saved) -> files.Folder:
     return folder
 
 
-def write(
-    folder: files.Folder, x: np.ndarray | list[str], cond: Batch, prompts: Sequence[str], parts: build.Parts, provenance: dict[str, Any]
-) -> None:
-    """Samples as files; arrays that are no pictures as one samples.npz.
-
-    x: in the model's domain, or texts
-    prompts: of each, or none
-    """
-    codec = parts.codec
-    suffix = "txt" if codec.vocabulary is not None else "png" if codec.kind == "image" else ""
-    files = [f"{index:05d}.{suffix}" for index in range(len(x))] if suffix else []
-    if codec.vocabulary is not None:
-        for name, text in zip(files, x, strict=True):
-            folder.write(name, str(text))
-    elif codec.kind == "image":
-        pictures = latents.pictures(codec, np.asarray(x))
-        for name, picture in zip(files, pictures, strict=True):
-            folder.write(name, media.png(picture))
-        cycle = len(set(cond["label"].tolist())) if "label" in cond else len(set(prompts))
-        folder.write("grid.png", media.png(media.grid(pictures, media.columns_for(cycle))))
-    else:
-        arrays: Any = {"x": x, **{name: rows[:] for name, rows in cond.items()}}
-        packed = io.BytesIO()  # zip goes back and forth in its file, which object stores do not let it
-        np.savez(packed, **arrays)
-        folder.write("samples.npz", packed.getvalue())
-    rows: list[dict[str, Any]] = [{"file": name} for name in files]
-    for row, label in zip(rows, cond.get("label", []), strict=False):
-        row |= {"label": int(label), "name": codec.labels[label]}
-    for row, prompt in zip(rows, prompts, strict=False):
-        row["prompt"] = prompt
+def write(folder: files.Folder, items: Any, wanted: Asked, codec: Codec, provenance: Mapping[str, Any]) -> None:
+    """Samples as files: a file each, or one of all, as their medium has it, and samples.json."""
+    medium = codec.medium
+    names = [f"{index:05d}.{medium.suffix}" for index in range(len(items))] if medium.suffix else []
+    for name, item in zip(names, items, strict=False):
+        folder.write(name, medium.encode(item))
+    described = [each.describe(wanted.cond, wanted.words) for each in codec.conditions]
+    about = [functools.reduce(operator.or_, row) for row in zip(*filter(None, described), strict=True)]
+    if medium.sheet:
+        folder.write(medium.sheet, medium.contents(items, columns_for(len({json.dumps(row) for row in about})), wanted.cond))
+    rows = [{"file": name, **row} for name, row in itertools.zip_longest(names, about if names else [], fillvalue={})]
     folder.write("samples.json", json.dumps({**provenance, "samples": rows}, indent=1) + "\n")
 
 

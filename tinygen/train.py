@@ -102,7 +102,7 @@ def run(
         best = Best(place, by(config), start)
         saves.best = best.of if config.eval.best else saves.best
         with Record(
-            workdir, start, steps, config.batch_size, source.codec.kind, train.writers, config_lib.flatten(config), guard.attempt,
+            workdir, start, steps, config.batch_size, source.codec.medium.noun, train.writers, config_lib.flatten(config), guard.attempt,
             config.guard.stall,
         ) as record:  # fmt: skip
             announce(workdir, config, state, start, source)
@@ -148,7 +148,7 @@ def run(
     else:
         if reached > start or owed:
             rundir.note(place, reached, "finished")
-        after = f"Samples: tinygen sample --ckpt={workdir}" if hasattr(parts.objective, "sample") else f"To look: {workdir / 'samples'}"
+        after = f"Samples: tinygen sample --ckpt={workdir}" if parts.objective.generates else f"To look: {workdir / 'samples'}"
         logging.info("Done: %d steps in %s. %s", reached, workdir, after)
     return state
 

@@ -10,8 +10,10 @@ from benchmarks import ours, peer, turns
 from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Codec, Field
-from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
+from tinygen.media import Text
+from tinygen.media.vocabulary import Vocabulary
 from tinygen.nn import layers
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_gpt_peer.py"
@@ -24,7 +26,7 @@ def codec_of(vocabulary: int, length: int) -> Codec:
     words = Vocabulary(kind="characters", characters="".join(chr(2**16 + number) for number in range(vocabulary - 257)))
     field = Field(shape=(length,), dtype="int32", low=0, high=words.end)
     segment = Field(shape=(length,), dtype="int32", low=1, high=1)
-    return Codec(kind="text", spec={"tokens": field, "target": field, "segment": segment}, vocabulary=words)
+    return Codec(medium=Text(words), spec={"tokens": field, "target": field, "segment": segment}, conditions=(Prompt(words),))
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, python: str, modes: Sequence[str], patience: float) -> str:

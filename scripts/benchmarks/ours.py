@@ -16,7 +16,9 @@ from ml_collections import config_flags
 from tinygen import config as config_lib
 from tinygen.config import Config
 from tinygen.data.codec import Batch, Codec, Field
+from tinygen.data.labels import Labels
 from tinygen.errors import UserError, unknown
+from tinygen.media import Image
 
 CLASSES = 1000
 OPTIONS = ("width", "depth", "heads", "patch")  # of the model, on the command line
@@ -85,7 +87,7 @@ def noise_codec(shape: Sequence[int], classes: int = CLASSES) -> Codec:
     """A codec of images of this shape with this many labels."""
     x = Field(shape=tuple(shape), dtype="float32", low=-1, high=1)
     label = Field(shape=(), dtype="int32", low=0, high=classes - 1)
-    return Codec(kind="image", spec={"x": x, "label": label}, labels=tuple(map(str, range(classes))))
+    return Codec(medium=Image(), spec={"x": x, "label": label}, conditions=(Labels(tuple(map(str, range(classes)))),))
 
 
 class Step(NamedTuple):
@@ -169,13 +171,13 @@ def sampler(config: Config, codec: Codec) -> Work:
 
     def sample(params: Any, buffers: Any, cond: Mapping[str, jax.Array]) -> jax.Array:
         keys = parts.layout.pinned(example_keys(root, 0, config.batch_size))
-        return parts.objective.sample(merge(graphdef, params, buffers), keys, cond)
+        return parts.objective.draw(merge(graphdef, params, buffers), keys, cond)[0]
 
     def init() -> tuple[Any, Any]:
         return split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
 
     abstract = footprint.placed(jax.eval_shape(init), parts.layout)
-    cond = parts.layout.share(codec.conditions(config.batch_size))
+    cond = parts.layout.share(codec.encode(config.batch_size))
     jitted = jax.jit(sample, out_shardings=parts.layout.replicated)
     with jax.set_mesh(parts.layout.mesh):
         draw, stages = compiled(jitted, *abstract, cond)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tinygen import media
+from tinygen.media import image
 
 WIDTH, GAP = 1.9, 0.15  # inches of a cell's samples, and between two cells
 LEFT, TOP, LINE = 2.1, 0.8, 0.17  # inches of a row's name, of the title and of a line of scores
@@ -39,7 +39,7 @@ def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], acro
     heads: of the columns
     across: samples side by side in a cell
     """
-    sheets = [[None if cell.pictures is None else media.grid(cell.pictures, across) for cell in row.cells] for row in rows]
+    sheets = [[None if cell.pictures is None else image.grid(cell.pictures, across) for cell in row.cells] for row in rows]
     height = max((WIDTH * sheet.shape[0] / sheet.shape[1] for row in sheets for sheet in row if sheet is not None), default=WIDTH)
     beneath = LINE * (1 + max((len(cell.beneath) for row in rows for cell in row.cells), default=0)) + GAP
     total = (LEFT + len(heads) * (WIDTH + GAP), TOP + len(rows) * (height + beneath))

@@ -8,6 +8,7 @@ import numpy as np
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
+from tinygen.media import Image
 from tinygen.pretrained.text_encoder import Encoder
 
 FEATURES, LONGEST = 6, 16
@@ -32,7 +33,7 @@ def source(*, num=24, side=16, words=WORDS, fingerprint="told"):
         x = rng.uniform(-1, 1, (count, side, side, 3)).astype(np.float32)
         return Told({"x": x}, tuple(words[index % len(words)] for index in range(count)))
 
-    codec = Codec(kind="image", spec={"x": Field(shape=(side, side, 3), dtype="float32", low=-1.0, high=1.0)})
+    codec = Codec(medium=Image(), spec={"x": Field(shape=(side, side, 3), dtype="float32", low=-1.0, high=1.0)})
     return DataSource(codec=codec, splits={"train": examples(num), "validation": examples(8)}, fingerprint=fingerprint)
 
 

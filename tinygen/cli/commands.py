@@ -67,11 +67,15 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
     with _joined(values, values.distributed, values.distributed_timeout):
-        return _command("sample")(
-            ckpt, step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else None), labels=values.labels,
-            prompts=prompts, negative=values.negative, settings=settings, seed=values.seed, batch_size=values.batch_size, out=values.out,
-            autoencoder=values.autoencoder, encoder=values.encoder, stop=values.stop,
+        from tinygen.data.condition import Request
+        from tinygen.sample import Drawing
+
+        request = Request(labels=values.labels or (), prompts=prompts, negative=values.negative, stop=values.stop, encoder=values.encoder)
+        drawing = Drawing(
+            step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else None), settings=settings,
+            seed=values.seed, batch_size=values.batch_size,
         )  # fmt: skip
+        return _command("sample")(ckpt, request, drawing, out=values.out, autoencoder=values.autoencoder)
 
 
 def _settings(values: flags.FlagValues, names: Sequence[str]) -> dict[str, Any]:

@@ -12,10 +12,7 @@ import numpy as np
 
 from tinygen.data.codec import Batch, Codec
 from tinygen.data.contents import Contents
-from tinygen.data.text.packing import check_windows
 from tinygen.errors import UserError, unknown
-
-FAR = 3.0  # from a standard deviation of 1, of latents: a few images may vary less or more than all
 
 
 class Examples(Protocol):
@@ -101,7 +98,7 @@ class DataSource:
     splits: "train" and "validation", by name
     fingerprint: changes when the data does; a run is not resumed on other data
     contents: what the data consist of, to name what has changed
-    flip: mirror half of the training images [B, H, W, C], another half each epoch
+    flip: mirror half of the training examples, another half each epoch
     draw: what training takes in place of its split's `take` where examples are random: it gets a generator for each besides
     summary: what was found, a line each: for the log; by default the numbers of examples and the labels
     uncaptioned: what may be the reason where examples lack captions; "" where nothing is known of it
@@ -141,8 +138,7 @@ class DataSource:
             batch = examples.take(np.asarray(indices)[mine])
             if not self.flip or split != "train":
                 return batch
-            flipped = np.random.default_rng([seed, attempt, number]).random(batch_size)[mine] < 0.5
-            return {**batch, "x": np.where(flipped[:, None, None, None], batch["x"][:, :, ::-1], batch["x"])}
+            return self.codec.medium.augment(batch, np.random.default_rng([seed, attempt, number]).random(batch_size)[mine])
 
         reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
         threads, buffer = (2, 4) if ahead else (0, 0)
@@ -194,7 +190,6 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
 
     Run on the first batch of any source. A whole sweep has been lost to images in the wrong scale.
     """
-    doubt = "is its scale wrong?" if codec.vocabulary is None else "are its tokens another vocabulary's?"
     for key, field in codec.spec.items():
         if key not in batch:
             raise UserError(f"first batch: {key!r} is missing; it holds {sorted(batch)}")
@@ -207,19 +202,9 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
             raise UserError(f"first batch: {key!r} has values that are not finite")
         low, high = array.min(), array.max()
         if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
-            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: {doubt}")
-    if codec.vocabulary is not None:
-        check_windows(batch)
-    if codec.latents is not None and not 1 / FAR < (spread := float(np.std(batch["x"]))) < FAR:
-        raise UserError(f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?")
-    if "x" in codec.spec:
-        middle = ((codec.spec["x"].low or 0.0) + (codec.spec["x"].high or 0.0)) / 2
-        if codec.spec["x"].low is not None and batch["x"].min() >= middle:
-            raise UserError(f"first batch: 'x' never falls below {middle:g}, the middle of its range: was it scaled to another?")
-        spread = float(np.std(batch["x"]))
-        width = (codec.spec["x"].high or 0.0) - (codec.spec["x"].low or 0.0)
-        if spread == 0.0 or spread < 0.005 * width:
-            raise UserError(f"first batch: 'x' hardly varies (standard deviation {spread:.2g}): is its scale wrong, are the files blank?")
+            raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: {codec.medium.doubt}")
+    codec.domain.check(batch)
+    codec.medium.check(batch, codec.spec)
 
 
 def _selection(rows: Sequence[int] | None) -> slice | np.ndarray:

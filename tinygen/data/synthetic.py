@@ -7,6 +7,7 @@ import numpy as np
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
+from tinygen.media import Array
 
 
 def sine(*, num: int, held_out: int) -> DataSource:
@@ -18,7 +19,7 @@ def sine(*, num: int, held_out: int) -> DataSource:
     examples = {"x": x.astype(np.float32), "y": np.sin(x).astype(np.float32)}
     return DataSource(
         codec=Codec(
-            kind="curve",
+            medium=Array("curve"),
             spec={
                 "x": Field(shape=(1,), dtype="float32", low=-np.pi, high=np.pi),
                 "y": Field(shape=(1,), dtype="float32", low=-1.0, high=1.0),

@@ -64,8 +64,7 @@ def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> Non
 
 def compared_with(source: DataSource) -> DataSource:
     """The data, or the images behind latents."""
-    latents = source.codec.latents
-    return source if latents is None else originals(latents, "Put them back, or take no scores: --config.eval.every=0.")
+    return originals(source.codec.domain, "Put them back, or take no scores: --config.eval.every=0.") or source
 
 
 def make_scoring(

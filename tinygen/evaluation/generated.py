@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from tinygen import build
-from tinygen.data.captions.embeddings import Embedded, Rows
-from tinygen.data.captions.tokenizer import Text
-from tinygen.data.codec import CONDITIONS, Batch, Codec
+from tinygen.data.captions.embeddings import Rows
+from tinygen.data.codec import Batch, Codec
+from tinygen.data.condition import Request, check_answered
 from tinygen.errors import UserError
-from tinygen.evaluation.images import BLOCK, Pictures, Read, colour
+from tinygen.evaluation.images import Pictures, Read, colour
 from tinygen.pretrained import latents
 from tinygen.sampling.draw import drawn
 from tinygen.train_step import Tree
@@ -28,7 +28,7 @@ def of_model(
 
     def reads(start: int) -> Iterator[Read]:
         for x, _ in drawn(weights, parts, cond, num=num, seed=seed, size=size, start=start, step=step):
-            for picture in latents.pictures(parts.codec, x):
+            for picture in latents.items(parts.codec, x):
                 yield functools.partial(colour, picture)
 
     return Pictures(name=name, num=num, fingerprint=fingerprint, reads=reads)
@@ -36,11 +36,11 @@ def of_model(
 
 def check_draws_pictures(parts: build.Parts, objective: str) -> None:
     """Raises UserError for a model whose samples no score can compare, and for latents without their autoencoder."""
-    if not hasattr(parts.objective, "sample"):
+    if not parts.objective.generates:
         raise UserError(f"objective {objective!r} draws no samples: there is nothing to compare")
-    if parts.codec.kind != "image":
-        raise UserError(f"scores compare pictures, and this model's samples are {parts.codec.kind}")
-    latents.check(parts.codec)
+    if not parts.codec.medium.comparable:
+        raise UserError(f"scores compare pictures, and this model's samples are {parts.codec.medium.noun}")
+    latents.check(parts.codec.domain)
 
 
 def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) -> tuple[Batch, str]:
@@ -51,33 +51,29 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
         reference's alone
     reference: the examples of the reference, where they are a split of the data
     """
-    named = "label" if codec.labels else "prompt"
-    if not codec.conditional:
-        return codec.conditions(num, None if list(labels) in (["data"], ["all"]) else labels), "none"
-    if isinstance(codec.text, Embedded) and (list(labels) != ["data"] or reference is None):
+    guiding = [each for each in codec.conditions if each.guides]
+    asked_for_nothing = list(labels) in (["data"], ["all"])
+    request = Request(labels=() if asked_for_nothing else labels)
+    if list(labels) != ["data"] or not guiding:
+        check_answered(request, codec.conditions)
+    if not guiding:
+        return codec.encode(num), "none"
+    if any(each.needs_examples for each in guiding) and (list(labels) != ["data"] or reference is None):
         raise UserError(
             "this model is told captions by a text encoder: score it with those of a split of its own data, "
             "--labels=data and --ref=train or validation"
         )
+    if not asked_for_nothing:
+        return codec.encode(num, request), ", ".join(codec.labels[index] for index in codec.encode(len(labels), request)["label"])
     if list(labels) == ["all"]:
-        examples = len(codec.text.examples) if isinstance(codec.text, Text) else 0
-        return codec.conditions(num), "every label in turn" if codec.labels else f"the run's {examples} example prompts in turn"
-    if list(labels) != ["data"]:
-        return codec.conditions(num, labels), ", ".join(codec.labels[codec.label(name)] for name in labels)
+        return codec.encode(num), " and ".join(each.in_turn() for each in guiding)
     if reference is None:
-        raise UserError(f"--labels=data: the reference has no {named}s of this model's data; give --labels=all, or names")
+        nouns = " or ".join(f"{each.noun}s" for each in guiding)
+        raise UserError(f"--labels=data: the reference has no {nouns} of this model's data; give --labels=all, or names")
     order = np.random.default_rng(0).permutation(len(reference))[:num]  # they may lie class by class
-    names = [name for name in CONDITIONS if name in codec.spec and name != "embed"]
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for first in range(0, len(order), BLOCK):  # whole examples: not all at once
-        block = reference.take(order[first : first + BLOCK])
-        for name in names:
-            parts[name].append(block[name])
-    present = {name: np.concatenate(rows) for name, rows in parts.items()}
-    repeated = np.resize(np.arange(len(order)), num)
-    cond: dict[str, Any] = {name: rows[repeated] for name, rows in present.items()}
-    if "embed" in codec.spec:
-        cond["embed"] = Rows(lambda indices: reference.take(indices)["embed"], order[repeated])
+    cond: Batch = {}
+    for each in guiding:
+        cond |= each.of_examples(reference, np.resize(order, num))
     return cond, "as the reference's"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from tinygen import media
 from tinygen.errors import UserError
+from tinygen.media import curve, image
 from tinygen.workdir.files import folder
 
 TYPES = {"nfe": int, "guidance": float, "sampler": str, "time_grid": str, "shift": float, "tolerance": float}
@@ -69,6 +69,6 @@ def plot(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str
     names = [", ".join(f"{setting} {value}" for setting, value in other.items()) or name for other in others]
     curves = np.column_stack([np.asarray(points[across], float)[order], scores[order]])
     ends = min(points[across]), max(points[across])
-    picture = media.plot(curves, names, across, name, log_x=ends[0] > 0 and WIDE * ends[0] <= ends[1])
-    folder(path.parent).write(path.name, media.png(picture))
+    picture = curve.plot(curves, names, across, name, log_x=ends[0] > 0 and WIDE * ends[0] <= ends[1])
+    folder(path.parent).write(path.name, image.png(picture))
     return True

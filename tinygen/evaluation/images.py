@@ -117,15 +117,14 @@ def of_npz(path: str, option: str) -> Pictures | None:
 
 def of_split(source: DataSource, split: str, name: str) -> Pictures:
     """A split of a data set, as a model sees it. Raises UserError for data that are no pictures."""
-    if source.codec.kind != "image" or source.codec.latents is not None:
-        kind = source.codec.kind if source.codec.latents is None else "latents"
-        raise UserError(f"{name}: scores compare pictures, and these data are {kind}")
+    if not source.codec.comparable:
+        raise UserError(f"{name}: scores compare pictures, and these data are {source.codec.noun}")
     examples = source.splits[split]
 
     def reads(start: int) -> Iterator[Read]:
         for first in range(start, len(examples), BLOCK):
             block = np.arange(first, min(first + BLOCK, len(examples)))
-            for picture in source.codec.decode(examples.take(block)["x"]):
+            for picture in source.codec.medium.decode(examples.take(block)["x"]):
                 yield functools.partial(colour, picture)
 
     return Pictures(name=name, num=len(examples), fingerprint=f"{source.fingerprint}:{split}", reads=reads)

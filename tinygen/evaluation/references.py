@@ -12,8 +12,8 @@ import numpy as np
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config.schema import DATASETS
-from tinygen.data.captions.embeddings import Embedded
-from tinygen.data.captions.tokenizer import Text
+from tinygen.data.condition import Condition
+from tinygen.data.domain import Domain
 from tinygen.data.latents.provenance import Latents
 from tinygen.data.source import DataSource, Examples
 from tinygen.distributed import processes
@@ -32,13 +32,13 @@ class Found(NamedTuple):
     """What a reference's name means: `statistics`, or `pictures` whose features are yet to be taken, or both.
 
     examples: those behind the pictures, where they are a split of a data set
-    known: the names of their labels, and how their captions are read
+    conditions: what those data can be asked for
     """
 
     statistics: Side | None
     pictures: Pictures | None
     examples: Examples | None
-    known: tuple[tuple[str, ...], Text | Embedded | None] = ((), None)
+    conditions: tuple[Condition, ...] = ()
 
 
 def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:
@@ -72,16 +72,18 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
     raise unknown(option, ref, [*SPLITS, *(name for name in DATASETS if name not in UNNAMED)])
 
 
-def originals(latents: Latents, cure: str) -> DataSource:
-    """The images whose latents a run learns: what its samples are compared with.
+def originals(domain: Domain, cure: str) -> DataSource | None:
+    """The images behind latents, which samples are compared with; None for data that are no latents.
 
-    cure: what to do where they are gone, for the message
-    Raises UserError then, and where they have changed.
+    cure: what to do if they are gone, for the message
+    Raises UserError then, and if they have changed.
     """
+    if not isinstance(domain, Latents):
+        return None
     try:
-        source = _images(json.dumps(dict(latents.data), sort_keys=True))
-        if source.fingerprint != latents.images:
-            raise UserError(f"they have changed since ({latents.images} -> {source.fingerprint})")
+        source = _images(json.dumps(dict(domain.data), sort_keys=True))
+        if source.fingerprint != domain.images:
+            raise UserError(f"they have changed since ({domain.images} -> {source.fingerprint})")
     except UserError as error:
         raise UserError(f"the images that these latents were made of cannot be had: {error}\n{cure}") from error
     return source
@@ -97,7 +99,7 @@ def _images(data: str) -> DataSource:
 
 
 def _of_source(source: DataSource, split: str, name: str) -> Found:
-    return Found(None, of_split(source, split, name), source.splits[split], (source.codec.labels, source.codec.text))
+    return Found(None, of_split(source, split, name), source.splits[split], source.codec.conditions)
 
 
 def holds_statistics(path: str, option: str) -> bool:

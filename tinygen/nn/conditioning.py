@@ -8,6 +8,8 @@ from flax import nnx
 
 from tinygen.nn.layers import Embedding, Linear, TimeEmbedding
 
+CONDITIONS = ("label", "text", "embed", "embed_mask")  # arrays of a batch that a model can be given besides the input and the time
+
 
 class Scalars(nnx.Module):
     """The sum [B, D] of embeddings of the scalars [B] that an objective tells, by name, all within [0, 1] and at the scale of t's.

@@ -10,18 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.media import Media
+from tinygen.media import Image, Preview
+from tinygen.objectives.base import Objective
 
 SMALLEST = 1e-10  # mean squared error that counts at least: 106 dB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reconstruction:
+class Reconstruction(Objective):
     """The field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     kl_weight: float
-
-    needs_jvp = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.kl_weight < math.inf:
@@ -46,13 +45,12 @@ class Reconstruction:
         totals = {name: (jnp.sum(weight * each), count) for name, each in values.items()}
         return totals["loss"][0] / jnp.maximum(count, 1e-12), totals
 
-    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+    def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
         """The batch's pictures, each on the left of what is decoded of its latents' mean."""
-        del keys
         x = batch["x"]
         if x.shape[-1] not in (1, 3):
             return {}
-        return {"reconstructions": Media(jnp.concatenate([x, model(x)[0]], 2), kind="image")}
+        return {"reconstructions": Preview(jnp.concatenate([x, averaged(x)[0]], 2), Image())}
 
 
 def divergence(mean: jax.Array, deviation: jax.Array) -> jax.Array:

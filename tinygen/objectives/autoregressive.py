@@ -11,12 +11,13 @@ import numpy as np
 from flax import nnx
 
 from tinygen.errors import UserError
+from tinygen.objectives.base import Objective
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 from tinygen.samplers.text import Generating
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Autoregressive(Generating):
+class Autoregressive(Generating, Objective):
     """vocabulary: number of tokens
     token_bytes: bytes of text that each token stands for
     The other fields are described in `tinygen.config.schema.OBJECTIVES`.
@@ -27,8 +28,6 @@ class Autoregressive(Generating):
     label_smoothing: float
     z_loss: float
     logits_mib: float
-
-    needs_jvp = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

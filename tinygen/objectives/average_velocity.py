@@ -12,6 +12,7 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
+from tinygen.objectives.base import Objective
 from tinygen.objectives.flow import BINS, by_time, mean_over
 from tinygen.samplers import guidance, table, time_grids
 from tinygen.samplers.paths import Path, along
@@ -36,7 +37,7 @@ class Error(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AverageVelocity(guidance.Denoising):
+class AverageVelocity(guidance.Denoising, Objective):
     """shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
 
     A subclass says what is compared, `_error(model, draw, cond, key, train=...)`, and what a model is told besides: `told`, and the

@@ -9,20 +9,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.media import Media
+from tinygen.media import Image, Preview
+from tinygen.objectives.base import Objective
 
 FRAME = 2  # pixels, around a picture that is read rightly (grey, as between pictures) or wrongly (red)
 RIGHT, WRONG = (0.0, 0.0, 0.0), (1.0, -0.6, -0.6)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classification:
+class Classification(Objective):
     """classes: how many labels there are. The other field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     classes: int
     label_smoothing: float
-
-    needs_jvp = False
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -48,16 +47,16 @@ class Classification:
         totals = {name: (jnp.sum(weight * each), count) for name, each in {"loss": error, "raw_loss": raw, "accuracy": right}.items()}
         return totals["loss"][0] / jnp.maximum(count, 1e-12), totals
 
-    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+    def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
         """The batch's pictures, those first whose label the model doubts most; a red frame where it reads another."""
         x, label = batch["x"], batch["label"]
         if x.ndim != 4 or x.shape[-1] not in (1, 3):
             return {}
-        scores = jax.nn.log_softmax(model(x))
+        scores = jax.nn.log_softmax(averaged(x))
         valid = batch.get("weight", jnp.ones(len(x))) > 0
         order = jnp.argsort(jnp.where(valid, jnp.take_along_axis(scores, label[:, None], 1)[:, 0], jnp.inf))
         frame = jnp.where((jnp.argmax(scores, -1) == label)[:, None], jnp.array(RIGHT), jnp.array(WRONG))  # [B, 3]
         around = [(0, 0), (FRAME, FRAME), (FRAME, FRAME), (0, 0)]
         inside = jnp.pad(jnp.ones((1, *x.shape[1:3], 1), bool), around)
         shown = jnp.where(inside, jnp.pad(jnp.broadcast_to(x, (*x.shape[:3], 3)), around), frame[:, None, None])
-        return {"doubtful": Media(shown[order], kind="image")}
+        return {"doubtful": Preview(shown[order], Image())}

@@ -20,6 +20,7 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
+from tinygen.objectives.base import Objective
 from tinygen.objectives.flow import by_time, mean_over
 from tinygen.samplers import guidance
 from tinygen.samplers.guidance import Predict
@@ -28,7 +29,7 @@ from tinygen.samplers.table import Integration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EDM(guidance.Denoising):
+class EDM(guidance.Denoising, Objective):
     """shape: of an example, [H, W, C]. The other fields are described in `tinygen.config.schema.OBJECTIVES`."""
 
     shape: tuple[int, ...]
@@ -45,7 +46,6 @@ class EDM(guidance.Denoising):
     rho: float
     tolerance: float
 
-    needs_jvp = False
     max_time_scale = 1.0  # of what a model is told, ln σ / 4
 
     def __post_init__(self) -> None:

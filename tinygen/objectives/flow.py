@@ -16,6 +16,7 @@ from flax import nnx
 
 from tinygen import rng
 from tinygen.errors import UserError
+from tinygen.objectives.base import Objective
 from tinygen.samplers import guidance, time_grids
 from tinygen.samplers.paths import Path
 from tinygen.samplers.table import Integration
@@ -24,7 +25,7 @@ BINS = 4  # of t, for the raw loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FlowMatching(guidance.Denoising):
+class FlowMatching(guidance.Denoising, Objective):
     """shape: of an example, [H, W, C]. The other fields are described in `tinygen.config.schema.OBJECTIVES`."""
 
     shape: tuple[int, ...]
@@ -38,8 +39,6 @@ class FlowMatching(guidance.Denoising):
     time_grid: str
     shift: float
     tolerance: float
-
-    needs_jvp = False
 
     def __post_init__(self) -> None:
         guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)

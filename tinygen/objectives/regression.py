@@ -10,18 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.media import Media
+from tinygen.media import Curve, Preview
+from tinygen.objectives.base import Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Regression:
+class Regression(Objective):
     """shape, target_shape: of an example's x and y. The other field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     shape: tuple[int, ...]
     target_shape: tuple[int, ...]
     target_noise: float
-
-    needs_jvp = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.target_noise < math.inf:
@@ -42,10 +41,10 @@ class Regression:
         total = (jnp.sum(weight * error), jnp.sum(weight))
         return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
 
-    def compare(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+    def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
         """A plot of the batch's y over x beside what the raw and the averaged weights predict; none where x or y is not one number."""
         if self.shape != (1,) or self.target_shape != (1,):
             return {}
         x = batch["x"]
         points = jnp.concatenate([x, batch["y"], raw(x), averaged(x)], -1)  # [N, 4]
-        return {"curve": Media(points[jnp.argsort(x[:, 0])], kind="curve", curves=("truth", "raw weights", "averaged weights"))}
+        return {"curve": Preview(points[jnp.argsort(x[:, 0])], Curve(curves=("truth", "raw weights", "averaged weights")))}

@@ -1,4 +1,4 @@
-"""From what a model is trained on to pictures: pixels as they are, latents through the autoencoder that made them."""
+"""From a model's domain to its medium: values as they are, latents through the autoencoder that made them."""
 
 import functools
 import os
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tinygen.data.codec import Codec
+from tinygen.data.domain import Domain
 from tinygen.data.latents.provenance import Latents
 from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
@@ -18,23 +19,23 @@ OPTION = "--autoencoder (config.data.autoencoder)"
 PIXELS = 2**18  # that a device decodes at once: 256 features of each take 256 MiB
 
 
-def check(codec: Codec) -> None:
+def check(domain: Domain) -> None:
     """Reads the autoencoder of latents, which stays. Raises UserError where it is not there, or not the one that made them."""
-    if codec.latents is not None:
-        _decoding(codec.latents)
+    if isinstance(domain, Latents):
+        _decoding(domain)
 
 
-def images(codec: Codec, x: np.ndarray) -> np.ndarray:
-    """x [N, ...] of a model's domain as images [N, H, W, C] in [-1, 1], of latents a little beyond. Raises what `check` does.
+def to_medium(domain: Domain, x: np.ndarray) -> np.ndarray:
+    """x [N, ...] of a model's domain as the medium has it: latents become images [N, H, W, C] in [-1, 1], or a little beyond.
 
-    Each process that calls this decodes all it gives, on its own devices.
+    Each process that calls this decodes all it gives, on its own devices. Raises what `check` does.
     """
-    return x if codec.latents is None else _decoding(codec.latents)(codec.latents.unscaled(x))
+    return _decoding(domain)(domain.unscaled(x)) if isinstance(domain, Latents) else x
 
 
-def pictures(codec: Codec, x: np.ndarray) -> np.ndarray:
-    """x [N, ...] of a model's domain as uint8 pixels [N, H, W, C]. Raises what `check` does."""
-    return codec.decode(images(codec, x))
+def items(codec: Codec, x: np.ndarray) -> Any:
+    """x [N, ...] of a model's domain as items of its medium: uint8 images [N, H, W, C], texts. Raises what `check` does."""
+    return codec.medium.decode(to_medium(codec.domain, x))
 
 
 def _decoding(latents: Latents) -> Callable[[np.ndarray], np.ndarray]:

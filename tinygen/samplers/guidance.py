@@ -3,19 +3,19 @@
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tinygen.errors import UserError, unknown
-from tinygen.media import Media
+from tinygen.media import Preview
+from tinygen.nn.conditioning import CONDITIONS
 from tinygen.samplers import table
 from tinygen.samplers.cpu_groups import in_groups
 from tinygen.samplers.paths import along
 
-CONDITIONS = ("label", "text", "embed", "embed_mask")
 MAX_NFE = 10_000
 
 Cond = Mapping[str, jax.Array]
@@ -32,26 +32,24 @@ class Predict(Protocol):
 class Denoising:
     """An objective that draws samples from noise, by `_sample(model, keys, cond, negative)`, as `_integration(conditional)` says."""
 
+    generates: ClassVar[bool] = True
+
     nfe: int
     sampler: str
     guidance: float
     _sample: Callable[..., tuple[jax.Array, jax.Array]]
     _integration: Callable[[bool], table.Integration]
 
-    def counted(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> tuple[jax.Array, jax.Array]:
+    def draw(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> tuple[jax.Array, jax.Array]:
         """(samples [B, *shape], one a key, the network evaluations that each took, int32 [B]).
 
         negative: takes the place of the null condition in guidance
         """
         return in_groups(functools.partial(self._sample, model), keys, cond, negative)
 
-    def sample(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> jax.Array:
-        """Samples [B, *shape], one a key. `negative` takes the place of the null condition in guidance."""
-        return self.counted(model, keys, cond, negative)[0]
-
-    def preview(self, model: Any, batch: Cond, keys: jax.Array) -> dict[str, Media]:
+    def preview(self, raw: Any, averaged: Any, batch: Cond, keys: jax.Array) -> dict[str, Preview]:
         """Samples with the batch's conditions."""
-        return {"samples": Media(self.sample(model, keys, {name: batch[name] for name in CONDITIONS if name in batch}))}
+        return {"samples": Preview(self.draw(averaged, keys, {name: batch[name] for name in CONDITIONS if name in batch})[0])}
 
     def grid(self, *, conditional: bool) -> np.ndarray:
         """The sampler's times: as many steps as `nfe` allows, two evaluations wherever guidance acts. Raises UserError for not even one."""

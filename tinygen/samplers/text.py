@@ -9,14 +9,15 @@ anew from its last half, L // 2 tokens from position 0 on, whenever a token more
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.media import PROMPT_ENDS, Media
+from tinygen.media import Preview
+from tinygen.media.text import PROMPT_ENDS
 from tinygen.samplers import logits as filters
 
 SHOWN = 64  # tokens at most, of the prompts of previews
@@ -54,6 +55,9 @@ class Generating:
     end: E, the last token
     The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
+
+    generates: ClassVar[bool] = True
+    streams: ClassVar[bool] = True
 
     length: int
     end: int
@@ -113,10 +117,10 @@ class Generating:
         _, state, tokens = jax.lax.while_loop(unfinished, draw, (jnp.zeros((), jnp.int32), state, ends))
         return state, tokens
 
-    def sample(
+    def draw(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
-    ) -> jax.Array:
-        """int32 [B, new_tokens], document i by keys[i] alone: what follows cond's `prompt` and `prompt_mask`, or whole documents without.
+    ) -> tuple[jax.Array, None]:
+        """(int32 [B, new_tokens], None), document i by keys[i] alone: what follows cond's `prompt` and `prompt_mask`, or whole documents.
 
         Raises UserError for something to lead away from, which text has no guidance for.
         """
@@ -124,9 +128,9 @@ class Generating:
             raise UserError("text is written without guidance: there is nothing to lead away from")
         B = keys.shape[0]
         given = cond or {"prompt": jnp.zeros((B, 0), jnp.int32), "prompt_mask": jnp.zeros((B, 0), bool)}
-        return self.more(model, self.begin(model, given["prompt"], given["prompt_mask"], keys), self.new_tokens)[1]
+        return self.more(model, self.begin(model, given["prompt"], given["prompt_mask"], keys), self.new_tokens)[1], None
 
-    def preview(self, model: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Media]:
+    def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
         """`samples`: documents from their beginning; `continuations`: of the first tokens of the batch's windows, as far as these are of
         one document.
         """
@@ -139,10 +143,10 @@ class Generating:
         mask = jnp.cumprod(same, 1).astype(bool)
         pair = (jnp.zeros_like(prompt), prompt), (jnp.zeros_like(mask), mask)
         both = {"prompt": jnp.concatenate(pair[0]), "prompt_mask": jnp.concatenate(pair[1])}
-        first, second = jnp.split(self.sample(model, jnp.concatenate(rng.halved(keys)), both), 2)
+        first, second = jnp.split(self.draw(averaged, jnp.concatenate(rng.halved(keys)), both)[0], 2)
         mark = jnp.full((len(prompt), 1), PROMPT_ENDS, jnp.int32)
         continued = jnp.concatenate([jnp.where(mask, prompt, self.end), mark, second], 1)
-        return {"samples": Media(first, kind="text"), "continuations": Media(continued, kind="text")}
+        return {"samples": Preview(first), "continuations": Preview(continued)}
 
     def _next(self, model: Any, state: Writing) -> tuple[Writing, jax.Array]:
         """One token [B] drawn and read."""

@@ -1,15 +1,16 @@
-"""What samples are told: labels, words, as tokens or as the embeddings of a run's text encoder, and how a text begins."""
+"""From a user's request to the arrays of conditions, with a text encoder where the run had one."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygen.data.captions.embeddings import Embedded, Rows
+from tinygen.data.captions.embeddings import CaptionEmbeddings, Rows
 from tinygen.data.captions.tokenizer import normal
 from tinygen.data.codec import Batch, Codec
-from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.condition import Request, check_answered
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
@@ -17,63 +18,35 @@ from tinygen.pretrained import text_encoder
 BLOCK = 64  # prompts that are encoded at once
 
 
-class Told(NamedTuple):
-    """The conditions of all samples, those that guidance leads away from, and the words of each sample, or none."""
+class Asked(NamedTuple):
+    """What all samples are asked for: arrays with a row per sample, those of the negative prompt, and what each is in words, if any."""
 
     cond: Batch
     negative: Batch | None
     words: list[str]
 
 
-def told(
-    codec: Codec,
-    num: int,
-    *,
-    labels: Sequence[str] | None = None,
-    prompts: Sequence[str] = (),
-    negative: str | None = None,
-    guidance: float | None = None,
-    encoder: str | None = None,
-) -> Told:
-    """What `num` samples are told.
+def asked(codec: Codec, request: Request, num: int, guidance: float | None = None) -> Asked:
+    """The conditions of `num` samples.
 
-    encoder: in place of the one that the codec names, where it has moved
-    Raises UserError for what a model was not trained with, for words that cannot be read, and for another encoder than the run's.
+    Raises UserError for a request that the model was not trained to answer, for words that cannot be read, and for a text encoder that
+    is not the run's.
     """
-    if negative is not None and codec.text is None:
-        raise UserError("--negative: this model was trained without captions")
-    if negative is not None and guidance == 1:
+    check_answered(request, codec.conditions)
+    if request.negative is not None and guidance == 1:
         raise UserError("--negative is what guidance leads away from, and --guidance=1 is off: give a larger one")
-    if encoder and not isinstance(codec.text, Embedded):
-        raise UserError(f"--encoder={encoder}: this model was trained without a text encoder")
-    if codec.vocabulary is not None:
-        if labels:
-            raise UserError("--labels: this model was trained without labels")
-        return _beginnings(codec.vocabulary, num, prompts or [""])
-    if isinstance(codec.text, Embedded) and not prompts:
-        raise UserError("this model draws what it is told in words: give --prompt=WORDS, or --prompts=FILE")
-    cond, words = codec.conditions(num, labels, prompts), codec.prompts(num, prompts)
-    if not isinstance(codec.text, Embedded):
-        away = None if negative is None or codec.text is None else {"text": codec.text.prompts([negative]).repeat(num, 0)}
-    else:
-        read = _reader(codec.text, encoder)
-        cond |= read(prompts, np.arange(num) % len(prompts))
-        away = None if negative is None else read([negative], np.zeros(num, int))
-    return Told(cond, None if away is None else {**cond, **away}, words)
+    request = dataclasses.replace(request, read=reader)
+    cond, words = codec.encode(num, request), [word for each in codec.conditions for word in each.words(request, num)]
+    if request.negative is None:
+        return Asked(cond, None, words)
+    away = dict(cond)
+    for each in codec.conditions:
+        away |= each.negative(request, num)
+    return Asked(cond, away, words)
 
 
-def _beginnings(vocabulary: Vocabulary, num: int, prompts: Sequence[str]) -> Told:
-    """How `num` texts begin, in turn: tokens, right-padded, as `prompt` and `prompt_mask`. Nothing before a whole document."""
-    rows = vocabulary.encode_many(prompts)
-    mask = np.arange(max(1, *map(len, rows))) < np.array([len(row) for row in rows])[:, None]
-    tokens = np.zeros(mask.shape, np.int32)
-    tokens[mask] = np.concatenate(rows)
-    index = np.arange(num) % len(rows)
-    return Told({"prompt": tokens[index], "prompt_mask": mask[index]}, None, [prompts[each] for each in index.tolist()])
-
-
-def _reader(text: Embedded, encoder: str | None) -> Callable[[Sequence[str], np.ndarray], dict[str, Any]]:
-    """(prompts, which of them each sample is told) -> `embed` and `embed_mask`."""
+def reader(text: CaptionEmbeddings, encoder: str | None) -> Callable[[Sequence[str], np.ndarray], dict[str, Any]]:
+    """(prompts, the prompt of each sample) -> `embed` and `embed_mask`, by the run's text encoder, or by `encoder`, where it has moved."""
     option = "--encoder" if encoder else "the run's text encoder"
     try:
         with processes.lead_first("the text encoder"):  # which may have to be downloaded

@@ -62,6 +62,6 @@ def sample_step(parts: build.Parts, size: int, seed: int) -> Any:
         params: Tree, buffers: Tree, start: int, cond: Conditions, negative: Conditions | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
         given = merge(parts.graphdef, params, buffers), parts.layout.pinned(example_keys(root, start, size)), cond, negative
-        return parts.objective.counted(*given) if hasattr(parts.objective, "counted") else (parts.objective.sample(*given), None)
+        return parts.objective.draw(*given)
 
     return jax.jit(sample, out_shardings=parts.layout.replicated)

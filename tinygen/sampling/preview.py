@@ -1,32 +1,30 @@
-"""The previews of a run: drawn from the same noise and conditions every time."""
+"""The previews of a run, drawn from the same noise and conditions every time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
-from tinygen import build, media
+from tinygen import build
 from tinygen.config import Config
-from tinygen.data.captions.embeddings import Embedded
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
+from tinygen.media import Preview, View
+from tinygen.media.image import columns_for
 from tinygen.pretrained import latents
 from tinygen.rng import example_keys, stream
 from tinygen.train_step import TrainState, Tree, merge
 
 
 def preview_step(config: Config, parts: build.Parts) -> Any:
-    """The jitted (params, ema, buffers, batch) -> media, for batches of as many examples as `preview_size` says."""
+    """The jitted (params, ema, buffers, batch) -> {name: Preview}, for batches of `preview_size` examples."""
     layout, padded = parts.layout, preview_size(config, parts)
 
-    def draw(params: Tree, ema: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, media.Media]:
+    def draw(params: Tree, ema: Tree, buffers: Tree, batch: Mapping[str, jax.Array]) -> dict[str, Preview]:
         keys = layout.pinned(example_keys(stream(config.seed, "preview"), 0, padded))
-        averaged = merge(parts.graphdef, ema, buffers)
-        if hasattr(parts.objective, "compare"):
-            return parts.objective.compare(merge(parts.graphdef, params, buffers), averaged, batch, keys)
-        return parts.objective.preview(averaged, batch, keys)
+        raw, averaged = (merge(parts.graphdef, weights, buffers) for weights in (params, ema))
+        return parts.objective.preview(raw, averaged, batch, keys)
 
     return jax.jit(draw, out_shardings=layout.replicated)
 
@@ -35,31 +33,28 @@ def preview_size(config: Config, parts: build.Parts) -> int:
     return parts.layout.padded(config.train.preview_num)
 
 
-def make_preview(
-    config: Config, source: DataSource, parts: build.Parts, step: Any = None
-) -> Callable[[TrainState], dict[str, media.Media]]:
-    """state -> media from the same noise and conditions every time: of the averaged weights, or of both where the objective compares.
+def make_preview(config: Config, source: DataSource, parts: build.Parts, step: Any = None) -> Callable[[TrainState], dict[str, View]]:
+    """state -> what people see of it, from the same noise and conditions every time. The coordinator alone decodes; others get {}.
 
     step: the `preview_step`, where there is one already
     """
     num, layout, padded = config.train.preview_num, parts.layout, preview_size(config, parts)
-    first = next(source.epoch("validation", padded, rows=layout.rows(padded)))
-    batch = layout.put(first, padded)
-    # Of all labels or prompts in turn; what draws no samples shows the examples, which have their own, as embeddings of captions are.
-    if hasattr(parts.objective, "sample") and not isinstance(source.codec.text, Embedded):
-        batch |= layout.share(source.codec.conditions(padded))
+    batch = layout.put(next(source.epoch("validation", padded, rows=layout.rows(padded))), padded)
+    if parts.objective.generates:  # whatever else is shown, is shown with the examples' own conditions
+        for condition in source.codec.conditions:
+            batch |= layout.share(condition.preview(padded, source.splits["validation"])[0])
     drawing = step or preview_step(config, parts)
 
-    def preview(state: TrainState) -> dict[str, media.Media]:
+    def preview(state: TrainState) -> dict[str, View]:
         shown = jax.device_get(drawing(state.params, state.ema, state.buffers, batch))
-        first = {name: item if item.kind == "curve" else media.Media(item.value[:num], item.kind) for name, item in shown.items()}
-        return {name: seen(item, source.codec) for name, item in first.items()} if processes.leads() else first
+        return {name: seen(each, source.codec, num) for name, each in shown.items()} if processes.leads() else {}
 
     return preview
 
 
-def seen(item: media.Media, codec: Codec) -> media.Media:
-    """What a preview shows of latents as images. Nothing else changes."""
-    if item.kind != "codec" or codec.latents is None:
-        return item
-    return media.Media(latents.images(codec, np.asarray(item.value)), "image")
+def seen(preview: Preview, codec: Codec, num: int) -> View:
+    """The first `num` items of a preview."""
+    columns = columns_for(len(codec.labels))
+    if preview.medium is None:
+        return View(codec.medium, latents.items(codec, codec.medium.first(preview.value, num)), columns)
+    return View(preview.medium, preview.medium.decode(preview.medium.first(preview.value, num)), columns)

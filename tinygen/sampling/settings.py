@@ -25,7 +25,7 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
             learnt = name.startswith("guidance") and "omega" in config.objective
             why = ": its guidance was learnt as config.objective.omega and kappa have it, once for all" if learnt else ""
             raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting{why}")
-    if settings.get("guidance", 1) != 1 and not codec.conditional:
+    if settings.get("guidance", 1) != 1 and not codec.guided:
         raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions to guide by; leave it out")
     changed = config_lib.change(config, {"objective": dict(settings), **EVERYWHERE})
     keys, adaptive = changed.objective, _adaptive(changed)
@@ -61,7 +61,7 @@ def spent(config: Config, evaluations: np.ndarray) -> dict[str, Any]:
 def guidance(config: Config, codec: Codec) -> dict[str, Any]:
     """The settings of guidance as far as they act: those that do not decide a score may not tell two apart."""
     scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
-    acts = codec.conditional and scale != 1
+    acts = codec.guided and scale != 1
     return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
 
 
@@ -77,4 +77,4 @@ def find(ckpt: str, step: int | None, autoencoder: str | None) -> store.Saved:
     """
     saved = store.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))
-    return dataclasses.replace(saved, codec=saved.codec.decoded_by(autoencoder)) if autoencoder else saved
+    return dataclasses.replace(saved, codec=saved.codec.moved(autoencoder)) if autoencoder else saved

@@ -1,6 +1,5 @@
-"""Text of a checkpoint: token by token to whoever reads along, or many texts at once."""
+"""Samples that grow token by token: a lone one is passed on piece by piece, many are drawn at once."""
 
-import codecs
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,43 +10,12 @@ from rich.progress import Progress
 
 from tinygen import build
 from tinygen.data.codec import Batch
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.rng import example_keys, stream
+from tinygen.samplers.text import Generating
 from tinygen.train_step import Tree, merge
 
 TOGETHER = 32  # tokens of many texts that the device writes on its own, before anybody looks whether all have ended
-
-
-class Growing:
-    """A text as its tokens come: only whole characters, and nothing of what it stops before.
-
-    stops: it ends before the one of these that is complete first, which is never seen, nor what may yet become one
-    """
-
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]):
-        self.vocabulary, self.stops = vocabulary, stops
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.whole, self.said = "", 0
-        self.ended = False
-
-    def add(self, tokens: Sequence[int], *, last: bool = False) -> str:
-        """What can be said of the text after some more tokens, and was not before. last: there are no more, so nothing waits."""
-        if self.ended:
-            return ""
-        self.whole += self.decoder.decode(self.vocabulary.bytes_of(tokens), last)
-        found = [(at + len(stop), at) for stop in self.stops if (at := self.whole.find(stop)) >= 0]  # the first that is complete counts
-        self.ended = last or bool(found) or self.vocabulary.end in tokens
-        if self.ended:
-            self.whole = self.whole[: min(found)[1]] if found else self.whole + self.decoder.decode(b"", True)
-        until = len(self.whole) - (0 if self.ended else self._waiting())
-        self.said, before = until, self.said
-        return self.whole[before:until]
-
-    def _waiting(self) -> int:
-        """The characters at the end that may begin what the text stops before."""
-        starts = (size for stop in self.stops for size in range(1, len(stop)) if self.whole.endswith(stop[:size]))
-        return max(starts, default=0)
 
 
 class Writer(NamedTuple):
@@ -61,9 +29,15 @@ class Writer(NamedTuple):
     more: Callable[..., tuple[Any, jax.Array]]
 
 
+def generating(parts: build.Parts) -> Generating:
+    """The objective of a model whose samples grow token by token."""
+    assert isinstance(parts.objective, Generating)
+    return parts.objective
+
+
 def writer(parts: build.Parts, size: int, seed: int, together: int) -> Writer:
     """together: tokens a call of `more`"""
-    graphdef, root, objective = parts.graphdef, stream(seed, "sample"), parts.objective
+    graphdef, root, objective = parts.graphdef, stream(seed, "sample"), generating(parts)
 
     def begin(params: Tree, buffers: Tree, start: int, cond: dict[str, jax.Array]) -> Any:
         keys = parts.layout.pinned(example_keys(root, start, size))
@@ -83,7 +57,7 @@ def texts(
 
     say: called with every piece of a lone text as it comes; without, a bar on the terminal counts the tokens
     """
-    size, most = parts.layout.padded(min(batch_size, num)), parts.objective.new_tokens
+    size, most = parts.layout.padded(min(batch_size, num)), generating(parts).new_tokens
     with jax.set_mesh(parts.layout.mesh):
         writing = writer(parts, size, seed, 1 if say else min(TOGETHER, most))
     written: list[str] = []
@@ -92,7 +66,7 @@ def texts(
     with Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("writing", total=-(-num // size) * most)
         for number, first in enumerate(range(0, num, size)):
-            batch = [Growing(_vocabulary(parts), stops) for _ in range(min(size, num - first))]
+            batch = [parts.codec.medium.growing(stops) for _ in range(min(size, num - first))]
             for done, tokens in _steps(writing, weights, parts, cond, first, size, num, most):
                 pieces = [text.add(row.tolist(), last=done == most) for text, row in zip(batch, tokens, strict=False)]
                 if say is not None:
@@ -122,16 +96,11 @@ def _steps(
         yield done, tokens
 
 
-def too_long(cond: Batch, context: int, positions: str) -> str:
+def too_long(parts: build.Parts, cond: Batch, positions: str) -> str:
     """What becomes of prompts that, with the token before them, do not fit the context, in one line; nothing where all do."""
+    context = generating(parts).length
     longest = int(np.sum(cond["prompt_mask"], 1).max())
     if longest < context:
         return ""
     read = f"its last {context // 2} are read" if positions == "learned" else "all are read, and the first ones have then fallen out of it"
     return f"a prompt has {longest} tokens, and the context is {context} with the one before it: {read}"
-
-
-def _vocabulary(parts: build.Parts) -> Vocabulary:
-    if parts.codec.vocabulary is None:
-        raise ValueError("a run on text has a vocabulary")
-    return parts.codec.vocabulary

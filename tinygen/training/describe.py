@@ -20,8 +20,9 @@ from tinygen.nn.names import path_name
 from tinygen.profiling import footprint
 from tinygen.profiling.footprint import Footprint, si
 from tinygen.system import runtime
-from tinygen.training import program, warm_start
+from tinygen.training import program
 from tinygen.training.preflight import abstract_state, check_programs
+from tinygen.training.setup import codec_so_far
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
 
@@ -31,7 +32,7 @@ WARNINGS = 3  # sizes that are named, a tile
 def main(config: Config) -> int:
     """Prints the description. Nothing is trained; data that have to be prepared are, and the step is compiled to plan its memory."""
     runtime.listen()
-    source = build.data_source(config, warm_start.words(config))
+    source = build.data_source(config, codec_so_far(config, None))
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     abstract = abstract_state(config, parts)

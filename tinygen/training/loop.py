@@ -171,7 +171,7 @@ def score(loop: Loop, state: TrainState) -> Scored | None:
 
 def draw(loop: Loop, state: TrainState, step: int) -> None:
     with loop.record.aside("drawing samples", state):
-        loop.record.pictures(step, loop.preview(state), loop.source.codec)
+        loop.record.preview(step, loop.preview(state))
 
 
 def save(loop: Loop, state: TrainState, step: int, owes: list[str] | None = None) -> None:

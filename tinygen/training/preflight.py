@@ -19,11 +19,11 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE
 from tinygen.config import Config
-from tinygen.data.codec import CONDITIONS, Codec
+from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource, check_batch
 from tinygen.distributed import processes
 from tinygen.errors import UserError
-from tinygen.media import Media
+from tinygen.media import Preview
 from tinygen.nn.layers import Output
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream
@@ -133,17 +133,17 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
                 shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
             check_pictures(config, shown, codec)
     drawn_alike = "samples" in shown and not config_lib.difference(config, config_lib.change(config, EVERYWHERE))
-    if hasattr(parts.objective, "sample") and not drawn_alike:  # tracing takes a second
+    if parts.objective.generates and not drawn_alike:  # tracing takes a second
         check_sampling(config, codec, abstract, fitting)
 
 
-def check_pictures(config: Config, shown: Mapping[str, Media], codec: Codec) -> None:
+def check_pictures(config: Config, shown: Mapping[str, Preview], codec: Codec) -> None:
     """Raises UserError for a preview that nobody could look at."""
     for name, item in shown.items():
-        if item.kind == "codec" and codec.kind != "image":
+        if item.medium is None and not codec.medium.sheet_suffix:
             raise UserError(
                 f"config.objective.name={config.objective.name} previews {name!r} of config.data.name={config.data.name}, "
-                f"whose kind {codec.kind!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
+                f"whose kind {codec.medium.name!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
             )
 
 
@@ -152,7 +152,7 @@ def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: 
     parts = build.parts(config_lib.change(config, EVERYWHERE), codec)
     size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
-        cond = {name: leaf for name, leaf in build.abstract_batch(codec, size).items() if name in CONDITIONS}
+        cond = {name: leaf for name, leaf in build.abstract_batch(codec, size).items() if name in codec.condition_keys}
         jax.eval_shape(sample_step(parts, size, 0), abstract.ema, abstract.buffers, 0, cond)
 
 

@@ -8,16 +8,12 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from tinygen import build, media
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.config import Config
-from tinygen.data.captions.embeddings import Embedded
-from tinygen.data.captions.tokenizer import Text, normal
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
-from tinygen.data.text.packing import shown
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.evaluation.during_training import check_scoring
@@ -38,26 +34,28 @@ def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]
     if earlier is not None:
         warm_start.check_model(config, earlier)  # before data are prepared
     with processes.lead_first("data"):
-        source = build.data_source(config, words_so_far(config, folder))
+        source = build.data_source(config, codec_so_far(config, folder))
     processes.agree("the data", source.fingerprint)
     if earlier is not None:
         warm_start.check_data(config, source.codec, earlier)
     parts = build.parts(config, source.codec)
     build.check_batch_size(config, parts.layout)
     preflight(config, folder, source, parts)
-    latents.check(source.codec)
+    latents.check(source.codec.domain)
     check_scoring(config, source, parts)
     return source, parts
 
 
-def words_so_far(config: Config, folder: epath.Path) -> Text | Embedded | Vocabulary | None:
-    """How a run has read its text, or the one that it begins from."""
-    for step in reversed(store.saved_steps(folder)) if warm_start.reads(config) else ():
+def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:
+    """The codec of the run in that folder, or of the run that it begins from, where tokens are to keep their meaning; otherwise None."""
+    if not (config.text.tokens or "tokenizer" in config.data):
+        return None
+    for step in reversed(store.saved_steps(folder) if folder else ()):
         try:
-            return Codec.from_json(store.item(folder, step, "codec")).words
+            return Codec.from_json(store.item(folder, step, "codec"))
         except UserError:  # a torn checkpoint, which is set aside later
             continue
-    return warm_start.words(config)
+    return store.find(config.init.ckpt, option="config.init.ckpt").codec if config.init.ckpt else None
 
 
 def initial_weights(config: Config, abstract: TrainState, shardings: TrainState) -> tuple[tuple[Any, Any], dict[str, Any]]:
@@ -101,25 +99,21 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
 
 
 def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
-    """Writes data.png, a grid of training images as the model sees them, and data.json, what is known of each, or data.txt, the first
-    windows of text; what the samples of every preview are asked to show; and what the data consist of, once.
+    """Writes what a run learns from, once: data.png or data.txt, training examples from all over the split as people see them; data.json,
+    what is known of each; prompts.txt, the captions that every preview is asked for; and what the data consist of.
     """
     data_contents.keep(workdir, source)
-    codec, examples = source.codec, source.splits["train"]
-    prompts = codec.prompts(num)
-    if isinstance(codec.text, Embedded):  # whose previews are of held-out examples
-        held_out = source.splits["validation"]
-        prompts = list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
-    if prompts and processes.leads():
-        workdir.write("prompts.txt", "\n".join(prompts) + "\n")
-    if codec.vocabulary is not None and processes.leads():
-        windows = shown(codec.vocabulary, examples.take(np.arange(min(num, len(examples)))))
-        workdir.write("data.txt", "\n\n".join(windows) + "\n")
-    if codec.kind != "image" or not processes.leads():
+    if not processes.leads():
         return
-    indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # all over the split: it may be sorted by label
+    codec, examples, held_out = source.codec, source.splits["train"], source.splits["validation"]
+    if words := [word for each in codec.conditions for word in each.preview(num, held_out)[1]]:
+        workdir.write("prompts.txt", "\n".join(words) + "\n")
+    if not codec.medium.sheet_suffix:
+        return
+    indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # the split may be sorted by label
     batch = examples.take(indices)
-    workdir.write("data.png", media.png(media.grid(latents.pictures(codec, batch["x"]))))
+    items = codec.medium.of_batch(batch, latents.items(codec, batch[codec.medium.array]))
+    workdir.write(f"data.{codec.medium.sheet_suffix}", codec.medium.encode(codec.medium.overview(items)))
     rows = [{"index": index} for index in indices.tolist()]
     known = {"file": examples.names(indices), "caption": examples.captions(indices)}
     known["label"] = [codec.labels[label] for label in batch.get("label", [])]

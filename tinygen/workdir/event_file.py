@@ -14,7 +14,7 @@ from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tinygen.media import png
+from tinygen.media.image import png
 from tinygen.workdir.files import Folder
 
 # Protobuf makes the classes of these modules when they are imported, where no type checker sees them.

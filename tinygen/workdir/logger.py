@@ -15,15 +15,15 @@ from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tinygen import media
 from tinygen.distributed.processes import leads
+from tinygen.media import View
 from tinygen.workdir.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
 from tinygen.workdir.log_line import HELD_OUT, log_line
 from tinygen.workdir.manifest import note
 from tinygen.workdir.metrics_file import Journal
 from tinygen.workdir.watchdog import Watchdog
-from tinygen.workdir.writers import Steady, extra_writers, glimpse
+from tinygen.workdir.writers import Steady, extra_writers
 
 QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
@@ -182,25 +182,20 @@ class Record:
         self.watchdog.step(step)
         self.progress.update(self.task, completed=step)
 
-    def pictures(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
-        """A preview's `samples/<step>.png`, and `<step>-<name>.png` for what is not called samples, or .txt; the same to TensorBoard."""
+    def preview(self, step: int, shown: Mapping[str, View]) -> None:
+        """Writes a preview to `samples/<step>.<suffix>`, or `<step>-<name>.<suffix>` unless it is called samples, and to all writers."""
         if leads():
-            self.later(self._draw, step, shown, codec)
+            self.later(self._draw, step, shown)
 
-    def _draw(self, step: int, shown: Mapping[str, media.Media], codec: Any) -> None:
-        for name, item in shown.items():
+    def _draw(self, step: int, shown: Mapping[str, View]) -> None:
+        for name, (medium, items, columns) in shown.items():
             stem = f"{step:06d}" if name == "samples" else f"{step:06d}-{name}"
-            if item.kind == "text":
-                texts = media.texts(item, codec)
-                self._keep(f"{stem}.txt", media.numbered(texts))
-                logging.info("step %s: %s: %s", f"{step:,}", name, glimpse(texts))
-                for writer in self.writers:
-                    writer.write_texts(step, {name: texts})
-            else:
-                picture = media.picture(item, codec)
-                self._keep(f"{stem}.png", media.png(picture))
-                for writer in self.writers:
-                    writer.write_images(step, {name: picture[None]})
+            overview = medium.overview(items, columns)
+            self._keep(f"{stem}.{medium.sheet_suffix}", medium.encode(overview))
+            if glimpse := medium.glimpse(items):
+                logging.info("step %s: %s: %s", f"{step:,}", name, glimpse)
+            for writer in self.writers:
+                medium.log(writer, step, name, items, overview)
 
     def _write_scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import os
 import secrets
-import textwrap
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from tinygen.errors import UserError, unknown
 from tinygen.workdir.files import Folder
 
 PAUSE = 60.0  # seconds for which a writer that failed is left alone
-GLIMPSE = 200  # characters
 LONGEST = 100  # bytes of a run's name at wandb
 
 
@@ -95,11 +93,6 @@ class Steady:
             self.tell(self.name, error)
         else:
             self.tell(self.name, None)
-
-
-def glimpse(texts: list[str]) -> str:
-    """The first text in a line of the log."""
-    return textwrap.shorten(next(iter(texts), ""), GLIMPSE, placeholder=" ...")
 
 
 WRITERS: dict[str, Callable[[Folder, Mapping[str, Any]], Any]] = {"wandb": WandbWriter}

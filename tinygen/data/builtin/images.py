@@ -7,8 +7,10 @@ import numpy as np
 from tinygen.data import builtin
 from tinygen.data.codec import Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
+from tinygen.data.labels import Labels
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import unknown
+from tinygen.media import Image
 
 
 def digits(*, label: str) -> DataSource:
@@ -39,7 +41,7 @@ def _embedded(name: str, label: str, levels: int = 256) -> DataSource:
         spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
     held_out = meta["validation"]
     return DataSource(
-        codec=Codec(kind="image", spec=spec, labels=names),
+        codec=Codec(medium=Image(), spec=spec, conditions=(Labels(names),) if names else ()),
         splits={
             "train": ArrayExamples({key: array[:-held_out] for key, array in examples.items()}),
             "validation": ArrayExamples({key: array[-held_out:] for key, array in examples.items()}),

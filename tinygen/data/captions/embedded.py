@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygen.data.captions.embeddings import SPLITS, Embedded, Prepared, Split, Values, files_of
+from tinygen.data.captions.embeddings import SPLITS, CaptionEmbeddings, Prepared, Split, Values, files_of
 from tinygen.data.captions.tokenized import captions_of, counted, digests
 from tinygen.data.captions.tokenizer import normal
-from tinygen.data.codec import Batch, Field
+from tinygen.data.codec import Batch, Codec, Field
 from tinygen.data.contents import FILE, Contents, changes, difference
 from tinygen.data.source import DataSource, Examples, drawing
 from tinygen.errors import UserError
@@ -29,7 +29,7 @@ class BesideEmbeddings:
     """
 
     examples: Examples
-    text: Embedded
+    text: CaptionEmbeddings
     values: Values
     ends: np.ndarray
 
@@ -55,14 +55,14 @@ class BesideEmbeddings:
         return self.examples.names(indices)
 
 
-def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> DataSource:
+def embedded(source: DataSource, folder: str, known: Codec | None = None) -> DataSource:
     """The source with `embed`, float32 [S, D], and `embed_mask`, bool [S], in its batches; an example without a caption has no token.
 
     The fingerprint covers the embeddings, not where they lie.
 
     Args:
       folder: as `scripts/prepare_text.py` has written it.
-      known: how a run has read its captions so far.
+      known: the codec of the run so far, whose text encoder must be the same.
 
     Raises UserError for embeddings of other data, of other captions or of another encoder than is known, and where they are damaged.
     """
@@ -74,9 +74,10 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
             f"{where} is of other data ({why}).\n"
             "Give the recipe's section data as it was when they were prepared, or prepare these data's captions."
         )
-    if known is not None and not known.same(prepared.text):
+    learnt = next((each for each in known.conditions if isinstance(each, CaptionEmbeddings)), None) if known else None
+    if learnt is not None and not learnt.same(prepared.text):
         raise UserError(
-            f"{where} is not what this run has learnt from: it was told by {_told(known)}, and these are by {_told(prepared.text)}"
+            f"{where} is not what this run has learnt from: it was told by {_told(learnt)}, and these are by {_told(prepared.text)}"
         )
     splits: dict[str, BesideEmbeddings] = {}
     for split in SPLITS:
@@ -90,14 +91,13 @@ def embedded(source: DataSource, folder: str, known: Embedded | None = None) -> 
         splits[split] = BesideEmbeddings(examples, prepared.text, *_opened(path, split, about, prepared.text, where))
     text = prepared.text
     spec = {
-        **source.codec.spec,
         "embed": Field(shape=(text.length, text.features), dtype="float32"),
         "embed_mask": Field(shape=(text.length,), dtype="bool"),
     }
     said = repr((source.fingerprint, text.sha256, text.length, [(each.values, each.lengths) for each in prepared.splits.values()]))
     return dataclasses.replace(
         source,
-        codec=dataclasses.replace(source.codec, spec=spec, text=text),
+        codec=source.codec.with_condition(text, spec),
         splits=splits,
         draw=drawing(source.draw, splits["train"].beside),
         fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
@@ -114,7 +114,8 @@ def carried_over(source: DataSource, images: DataSource) -> DataSource:
         if isinstance(each, BesideEmbeddings)
     }
     spec = {name: source.codec.spec[name] for name in ("embed", "embed_mask")}
-    codec = dataclasses.replace(images.codec, spec={**images.codec.spec, **spec}, text=source.codec.text)
+    (text,) = (each for each in source.codec.conditions if isinstance(each, CaptionEmbeddings))
+    codec = images.codec.with_condition(text, spec)
     return dataclasses.replace(images, codec=codec, splits=splits)
 
 
@@ -132,7 +133,7 @@ def spread(examples: Examples) -> str:
     return digest(map(normal, examples.captions(indices)))
 
 
-def _opened(folder: Path, split: str, about: Split, text: Embedded, where: str) -> tuple[Values, np.ndarray]:
+def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, where: str) -> tuple[Values, np.ndarray]:
     """(values, ends) of a split. Raises UserError for files that are not as they were written."""
     found = []
     for file, shape, kind in zip(files_of(folder, split), ((about.tokens, text.features), (about.num,)), ("<f2", "<i4"), strict=True):
@@ -168,7 +169,7 @@ def _facts(prepared: Prepared) -> dict[str, str]:
     return {"the text encoder": prepared.text.sha256[:16], **values}
 
 
-def _told(text: Embedded) -> str:
+def _told(text: CaptionEmbeddings) -> str:
     return f"{text.encoder} (sha256 {text.sha256[:16]}), {text.length} tokens of {text.features} features"
 
 

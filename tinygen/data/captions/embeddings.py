@@ -10,13 +10,17 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from tinygen.data.captions.tokenizer import normal, unread
+from tinygen.data.condition import BLOCK, Batch, Condition, Examples, Request
 from tinygen.errors import UserError
+from tinygen.media.base import Medium
+from tinygen.media.field import Spec
 
 ABOUT, VERSION = "text.json", 1
 SPLITS = ("train", "validation")
@@ -25,8 +29,8 @@ MAKING = "Embeddings are made, in a checkout of tinygen, by\npython scripts/prep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Embedded:
-    """How words become a condition where a text encoder reads them; it is stored with the run.
+class CaptionEmbeddings(Condition):
+    """Captions as the embeddings of a frozen text encoder; stored with the run.
 
     encoder: its folder or its name; a hint, for a folder may have moved
     sha256: of its weights
@@ -39,6 +43,12 @@ class Embedded:
     length: int
     features: int
 
+    noun: ClassVar[str] = "prompt"
+    keys: ClassVar[tuple[str, ...]] = ("embed", "embed_mask")
+    answers: ClassVar[tuple[str, ...]] = ("prompts", "negative", "encoder")
+    needs_examples: ClassVar[bool] = True
+    fact: ClassVar[str] = "text_length"
+
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str) or len(self.encoder) > LONGEST_NAME or not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
             raise UserError("these embeddings do not say which text encoder made them")
@@ -46,9 +56,65 @@ class Embedded:
             if type(value) is not int or not 1 <= value <= most:
                 raise UserError(f"embeddings of a caption have 1 to {most:,} {name}, not {str(value)[:40]}")
 
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any], medium: Medium) -> "CaptionEmbeddings | None":
+        text = tree.get("text")
+        return cls(**text) if text is not None and "encoder" in text else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": dataclasses.asdict(self)}
+
+    def facts(self) -> dict[str, Any]:
+        return {"text_length": self.length, "text_features": self.features}
+
+    def check_spec(self, spec: Spec) -> None:
+        wanted = {"embed": (self.length, self.features), "embed_mask": (self.length,)}
+        if {name: spec[name].shape for name in self.keys if name in spec} != wanted:
+            raise UserError(f"an example does not have embeddings of the shape that its text encoder gives, {list(wanted['embed'])}")
+
+    def encode(self, request: Request, num: int) -> Batch:
+        """`embed`, float32 [num, length, features], read when it is indexed, and `embed_mask`, bool [num, length]."""
+        if not request.prompts:
+            raise UserError("this model draws what it is told in words: give --prompt=WORDS, or --prompts=FILE")
+        return self._read(request, request.prompts, np.arange(num) % len(request.prompts))
+
+    def negative(self, request: Request, num: int) -> Batch:
+        return self._read(request, [request.negative or ""], np.zeros(num, int))
+
+    def words(self, request: Request, num: int) -> list[str]:
+        return [request.prompts[index % len(request.prompts)] for index in range(num)] if request.prompts else []
+
+    def preview(self, num: int, held_out: Examples) -> tuple[Batch, list[str]]:
+        """The captions of held-out examples, whose embeddings are known: the text encoder is not loaded."""
+        return {}, list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
+
+    def of_examples(self, examples: Examples, indices: np.ndarray) -> Batch:
+        return {
+            "embed": Rows(lambda rows: examples.take(rows)["embed"], indices),
+            "embed_mask": np.concatenate(
+                [examples.take(indices[first : first + BLOCK])["embed_mask"] for first in range(0, len(indices), BLOCK)]
+            ),
+        }
+
+    def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"prompt": each} for each in words]
+
+    def unread(self, model: str) -> str:
+        return unread(model)
+
+    @classmethod
+    def differences(cls, old: Self | None, new: Self | None) -> list[str]:
+        if old is None or new is None or old.sha256 == new.sha256:
+            return []
+        return [f"text encoder: {old.encoder} -> {new.encoder}"]
+
+    def _read(self, request: Request, prompts: Sequence[str], index: np.ndarray) -> Batch:
+        assert request.read is not None, "a request of embeddings needs a text encoder"
+        return request.read(self, request.encoder)(prompts, index)
+
     def same(self, other: Any) -> bool:
         """Whether the other's embeddings mean what these do, wherever their encoder lies."""
-        return isinstance(other, Embedded) and dataclasses.replace(other, encoder=self.encoder) == self
+        return isinstance(other, CaptionEmbeddings) and dataclasses.replace(other, encoder=self.encoder) == self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +154,7 @@ class Prepared:
     data: the fingerprint of the data whose captions these are
     """
 
-    text: Embedded
+    text: CaptionEmbeddings
     data: str
     splits: Mapping[str, Split]
 
@@ -104,7 +170,7 @@ class Prepared:
             if tree["version"] != VERSION:
                 raise UserError(f"it is of version {str(tree['version'])[:20]}, and this program reads {VERSION}: {again}")
             splits = {split: Split(**tree["splits"][split]) for split in SPLITS}
-            return cls(text=Embedded(**tree["text"]), data=str(tree["data"]), splits=splits)
+            return cls(text=CaptionEmbeddings(**tree["text"]), data=str(tree["data"]), splits=splits)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UserError(f"{where}: {ABOUT} is not there. {MAKING.format(folder=folder)}") from error
         except UserError as error:

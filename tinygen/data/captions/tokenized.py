@@ -8,8 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from rich.progress import track
 
-from tinygen.data.captions.tokenizer import BYTES, LONGEST, LONGEST_EXAMPLE, MOST_EXAMPLES, MOST_MERGES, Text, normal, trained_merges
-from tinygen.data.codec import Batch, Field
+from tinygen.data.captions.tokenizer import (
+    BYTES,
+    LONGEST,
+    LONGEST_EXAMPLE,
+    MOST_EXAMPLES,
+    MOST_MERGES,
+    CaptionTokens,
+    normal,
+    trained_merges,
+)
+from tinygen.data.codec import Batch, Codec, Field
 from tinygen.data.contents import short
 from tinygen.data.source import DataSource, Examples, drawing
 from tinygen.errors import UserError, unknown
@@ -42,13 +51,13 @@ class Beside:
         return self.examples.names(indices)
 
 
-def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, known: Text | None = None) -> DataSource:
+def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, known: Codec | None = None) -> DataSource:
     """The source with `text`, int32 [length], in its batches; 0 is padding, and an example without a caption has nothing else.
 
     A BPE is trained on the captions of the training split. The fingerprint covers the captions.
 
     Args: as explained in `tinygen.config.schema.SCHEMA`, section text.
-      known: how a run has read its captions so far; what its model has learnt is what these tokens mean.
+      known: the codec of the run so far: its tokens keep their meaning.
 
     Raises UserError for an option that is wrong, and where no training example has a caption.
     """
@@ -61,9 +70,10 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
         )
     captions = captions_of(source, "config.text.tokens")
-    inherited = tokens == "bpe" and known is not None and bool(known.merges)
-    merges = () if tokens == "bytes" else known.merges if known and inherited else trained_merges(captions["train"], vocabulary - 1)
-    text = Text(length=length, merges=merges)
+    learnt = next((each.merges for each in known.conditions if isinstance(each, CaptionTokens)), ()) if known else ()
+    inherited = tokens == "bpe" and bool(learnt)
+    merges = () if tokens == "bytes" else learnt if inherited else trained_merges(captions["train"], vocabulary - 1)
+    text = CaptionTokens(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
     splits: dict[str, Beside] = {}
@@ -77,10 +87,10 @@ def captioned(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             said.append(f"config.text.length={length}: {cut:,} captions of {split} {more}")
         digest.update("\0".join([split, *words]).encode())
         splits[split] = Beside(source.splits[split], {"text": rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16)})
-    spec = {**source.codec.spec, "text": Field(shape=(length,), dtype="int32", low=0, high=text.vocabulary - 1)}
+    spec = {"text": Field(shape=(length,), dtype="int32", low=0, high=text.vocabulary - 1)}
     return dataclasses.replace(
         source,
-        codec=dataclasses.replace(source.codec, spec=spec, text=text),
+        codec=source.codec.with_condition(text, spec),
         splits=splits,
         draw=drawing(source.draw, splits["train"].beside),
         fingerprint=digest.hexdigest()[:16],
@@ -115,7 +125,7 @@ def digests(source: DataSource, captions: Mapping[str, Sequence[str]]) -> dict[s
     return {name: digest for name, digest in found.items() if name}
 
 
-def _vocabulary(text: Text) -> dict[str, str]:
+def _vocabulary(text: CaptionTokens) -> dict[str, str]:
     return {"the tokens of captions": short(repr(text.merges))} if text.merges else {}
 
 
@@ -125,7 +135,7 @@ def _read(split: str, examples: Examples) -> Iterator[str]:
         yield from map(normal, examples.captions(np.arange(start, min(start + BLOCK, len(examples)))))
 
 
-def _examples(text: Text, captions: list[str]) -> tuple[str, ...]:
+def _examples(text: CaptionTokens, captions: list[str]) -> tuple[str, ...]:
     """The first few captions that are there and differ, as far as they are read."""
     read = (text.shortened(each) for each in dict.fromkeys(captions) if each)
     whole = (each for each in read if each and len(each) <= LONGEST_EXAMPLE)

@@ -5,22 +5,25 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tinygen.data import encoding
-from tinygen.data.text import bpe
-from tinygen.data.text.bpe import BYTES, MOST_MERGES, Merges
+from tinygen.data.condition import Batch, Condition, Request
 from tinygen.errors import UserError
+from tinygen.media import bpe
+from tinygen.media.base import Medium
+from tinygen.media.bpe import BYTES, MOST_MERGES, Merges
+from tinygen.media.field import Spec
 
 LONGEST, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 64, 4000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Text:
-    """How words become a condition; it is stored with the run.
+class CaptionTokens(Condition):
+    """Captions as tokens, which the model embeds itself; stored with the run.
 
     length: tokens that the model reads, padding included
     merges: of the BPE, pairs of token names as byte-level BPE writes them; none: every byte is a token
@@ -30,6 +33,11 @@ class Text:
     length: int
     merges: Merges = ()
     examples: tuple[str, ...] = ()
+
+    noun: ClassVar[str] = "prompt"
+    keys: ClassVar[tuple[str, ...]] = ("text",)
+    answers: ClassVar[tuple[str, ...]] = ("prompts", "negative")
+    fact: ClassVar[str] = "text_length"
 
     def __post_init__(self) -> None:
         if type(self.length) is not int or not 1 <= self.length <= LONGEST:
@@ -41,6 +49,45 @@ class Text:
             2
         }:
             raise UserError(f"merges are pairs of words and examples are words, of at most {LONGEST_EXAMPLE:,} characters")
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any], medium: Medium) -> "CaptionTokens | None":
+        text = tree.get("text")
+        if text is None or "encoder" in text:
+            return None
+        return cls(**{**text, "merges": tuple(map(tuple, text["merges"])), "examples": tuple(text["examples"])})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": dataclasses.asdict(self)}
+
+    def facts(self) -> dict[str, Any]:
+        return {"text_length": self.length, "text_vocabulary": self.vocabulary}
+
+    def check_spec(self, spec: Spec) -> None:
+        if "text" in spec and spec["text"].shape != (self.length,):
+            raise UserError(f"captions of {self.length} tokens, and an array of {list(spec['text'].shape)} for them")
+
+    def encode(self, request: Request, num: int) -> Batch:
+        """`text`, int32 [num, length]: the prompts in turn, or the examples; padding alone without either."""
+        words = list(request.prompts or self.examples)
+        rows = self.prompts(words) if words else np.zeros((1, self.length), np.int32)
+        return {"text": rows[np.arange(num) % len(rows)]}
+
+    def negative(self, request: Request, num: int) -> Batch:
+        return {"text": self.prompts([request.negative or ""]).repeat(num, 0)}
+
+    def words(self, request: Request, num: int) -> list[str]:
+        words = list(request.prompts or self.examples)
+        return [words[index % len(words)] for index in range(num)] if words else []
+
+    def in_turn(self) -> str:
+        return f"the run's {len(self.examples)} example prompts in turn"
+
+    def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"prompt": each} for each in words]
+
+    def unread(self, model: str) -> str:
+        return unread(model)
 
     @property
     def vocabulary(self) -> int:
@@ -84,6 +131,11 @@ class Text:
             if num > self.length:
                 raise UserError(f"the prompt {shown} has {num} tokens, and this model reads {self.length}: shorten it")
         return self.rows(words)[0]
+
+
+def unread(model: str) -> str:
+    """The message for a model that takes no captions: it would learn without them, and samples would ignore their prompts."""
+    return f"model {model!r} is not told captions: take microdit, or leave config.text.tokens and embeddings empty"
 
 
 def normal(words: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from tinygen import media
 from tinygen.data import naming
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents, short
@@ -23,6 +24,7 @@ from tinygen.data.images import folder_captions, folder_index, pixels
 from tinygen.data.images.folder_captions import Captions, read_captions
 from tinygen.data.images.folder_index import Index, Picture
 from tinygen.data.images.folder_metadata import Metadata, read_metadata
+from tinygen.data.labels import Labels
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 
@@ -121,7 +123,7 @@ def folder(
         spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(known) - 1)
     written = _written(metadata, captions, splits)
     return DataSource(
-        codec=Codec(kind="image", spec=spec, labels=tuple(known)),
+        codec=Codec(medium=media.Image(), spec=spec, conditions=(Labels(tuple(known)),) if known else ()),
         splits={name: examples(split) for name, split in splits.items()},
         fingerprint=_fingerprint(options, known, splits, labels),
         contents=Contents(files={each.name: each.digest for each in used}, labels={name: short(each) for name, each in labels.items()}),

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tinygen.data import encoding, naming
-from tinygen.data.codec import LONGEST_LABEL
+from tinygen.data.labels import LONGEST as LONGEST_LABEL
 from tinygen.errors import UserError
 
 NAMES = ("metadata.jsonl", "metadata.csv")

@@ -4,18 +4,21 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tinygen.data.domain import Domain
 from tinygen.errors import UserError
+from tinygen.media.field import Spec
 
 LONGEST = 4096  # characters of a name or a path
 LARGEST = 2**14  # pixels a side, and channels
+FAR = 3.0  # from a standard deviation of 1: a few images may vary less or more than all
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Latents:
+class Latents(Domain):
     """Says that `x` holds latents z of an autoencoder, as x = (z - shift) · scale, and no pixels.
 
     name: of the autoencoder
@@ -39,6 +42,8 @@ class Latents:
     data: Mapping[str, Any]
     images: str
 
+    raw: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         words = (self.name, self.source, self.images)
         if not all(isinstance(word, str) and len(word) <= LONGEST for word in words) or not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
@@ -58,6 +63,35 @@ class Latents:
     def shape(self) -> tuple[int, int, int]:
         """Of a latent [h, w, c]."""
         return self.image[0] // self.factor, self.image[1] // self.factor, len(self.shift)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"latents": dataclasses.asdict(self)}
+
+    def check_spec(self, spec: Spec) -> None:
+        if "x" not in spec or spec["x"].shape != self.shape:
+            raise UserError(f"an example does not have the shape of these latents, {list(self.shape)}")
+
+    def check(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Raises UserError where the standard deviation is far from 1."""
+        if not 1 / FAR < (spread := float(np.std(batch["x"]))) < FAR:
+            raise UserError(
+                f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?"
+            )
+
+    def moved(self, autoencoder: str) -> "Latents":
+        return dataclasses.replace(self, source=autoencoder)
+
+    def differences(self, old: Domain) -> list[str]:
+        """The autoencoder, and what brings its latents to a model's scale: equal numbers mean the same only where both are equal."""
+        if not isinstance(old, Latents):
+            return []
+        if old.sha256 != self.sha256:
+            return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {self.name} ({self.sha256[:16]})"]
+        if (old.scale, old.shift) != (self.scale, self.shift):
+            return [
+                f"scale of latents: {old.scale:.6g} -> {self.scale:.6g} (scripts/prepare_latents.py --like=DIR takes the first stage's)"
+            ]
+        return []
 
     def scaled(self, z: np.ndarray) -> np.ndarray:
         """The autoencoder's latents [..., c] as a model has them: of mean 0 and variance 1 over the training split."""

@@ -17,9 +17,11 @@ import numpy as np
 
 from tinygen.data.codec import Batch, Codec, Field
 from tinygen.data.contents import Contents, short
+from tinygen.data.labels import Labels
 from tinygen.data.latents.provenance import Latents
 from tinygen.data.source import DataSource, Nameless
 from tinygen.errors import UserError
+from tinygen.media import Image
 
 ABOUT, VERSION, SUM = "latents.json", 1, "sha256"
 SPLITS = ("train", "validation")
@@ -172,7 +174,7 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
     splits = {split: _examples(folder, split, prepared, about, bool(labels)) for split in SPLITS}
     size = f"{about.image[0]}x{about.image[1]}"
     return DataSource(
-        codec=Codec(kind="image", spec=spec, labels=labels, latents=about),
+        codec=Codec(medium=Image(), spec=spec, domain=about, conditions=(Labels(labels),) if labels else ()),
         splits=splits,
         fingerprint=hashlib.sha256(f"{prepared.identity} {sample} {label}".encode()).hexdigest()[:16],
         contents=Contents(facts=_facts(prepared)),

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from rich.console import Console
 
-from tinygen.data.text import bpe, gpt2
-from tinygen.data.text.bpe import BYTES, MOST_MERGES
+from tinygen.data.text import gpt2
 from tinygen.data.text.documents import Documents
-from tinygen.data.text.vocabulary import KINDS, MOST_CHARACTERS, Vocabulary
 from tinygen.errors import UserError, unknown
+from tinygen.media import bpe
+from tinygen.media.bpe import BYTES, MOST_MERGES
+from tinygen.media.vocabulary import KINDS, MOST_CHARACTERS, Vocabulary
 
 SAMPLE = 2**25  # characters that a vocabulary is made of, at most
 FITTED = ("characters", "bpe")

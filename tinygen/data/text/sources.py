@@ -18,11 +18,13 @@ from tinygen.data.text import documents, tokens
 from tinygen.data.text.documents import Documents, Texts
 from tinygen.data.text.fitting import check_reading, fitted, inherited
 from tinygen.data.text.packing import Stream, Windows, windows
-from tinygen.data.text.vocabulary import Vocabulary
+from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
+from tinygen.media import Text
+from tinygen.media.vocabulary import Vocabulary
 
 
-def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None) -> DataSource:
+def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None) -> DataSource:
     """Plays by Shakespeare, whole: see LICENSES.md of the embedded data."""
     check_reading(tokenizer, vocabulary, length)
     plays, meta = builtin.plays()
@@ -41,7 +43,7 @@ def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pac
 
 def text(
     *, path: str, pattern: str, marker: str, validation: float,
-    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None,
 ) -> DataSource:  # fmt: skip
     """Plain files, UTF-8. Documents are held out all over them; of a lone one the last part is.
 
@@ -82,7 +84,7 @@ def spread(total: int, share: float) -> np.ndarray:
 def source(
     splits: Mapping[str, Documents], facts: Mapping[str, Any], said: Sequence[str], what: str,
     *, contents: Contents, version: str = "",
-    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None,
 ) -> DataSource:  # fmt: skip
     """The DataSource of documents.
 
@@ -92,18 +94,19 @@ def source(
     contents: the files, or the set, that they are from
     version: what tells that the data are others, if not the facts
     """
-    words = fitted(tokenizer, vocabulary, files, splits["train"], known)
+    learnt = known.medium.vocabulary if known is not None and isinstance(known.medium, Text) else None
+    words = fitted(tokenizer, vocabulary, files, splits["train"], learnt)
     streams = {split: tokens.stored(each, words, {**facts, "split": split}, f"{what} ({split})") for split, each in splits.items()}
     cut = {split: windows(stream, length, words.end, pack) for split, stream in streams.items()}
     identity = json.dumps([version or facts, words.digest, length, pack], sort_keys=True)
     field = Field(shape=(length,), dtype="int32", low=0, high=words.size - 1)
     spec = {"tokens": field, "target": field, "segment": Field(shape=(length,), dtype="int32", low=0, high=length)}
     return DataSource(
-        codec=Codec(kind="text", spec=spec, vocabulary=words),
+        codec=Codec(medium=Text(words), spec=spec, conditions=(Prompt(words),)),
         splits=cut,
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
         contents=contents.also(facts={"the vocabulary": f"{words}, {words.digest[:16]}"}),
-        summary=(*said, *_about(words, streams, cut, inherited(tokenizer, known))),
+        summary=(*said, *_about(words, streams, cut, inherited(tokenizer, learnt))),
     )
 
 

@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tinygen.data import naming
-from tinygen.data.text.bpe import BYTES
 from tinygen.data.text.documents import Documents
 from tinygen.data.text.packing import NO_BYTE, Stream
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
+from tinygen.media.bpe import BYTES
+from tinygen.media.vocabulary import Vocabulary
 from tinygen.system.cache import alone, hold, prune
 
 RULES = 2  # how documents become tokens here, and lie on the disk: another number where that has changed

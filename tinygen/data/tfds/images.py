@@ -19,9 +19,11 @@ from absl import logging
 from etils import epath, epy
 from PIL import Image
 
+from tinygen import media
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
 from tinygen.data.images import pixels
+from tinygen.data.labels import Labels
 from tinygen.data.source import DataSource, Nameless
 from tinygen.data.tfds.features import at, features_of, image_of, label_of, own_frame, values_of
 from tinygen.data.tfds.trust import check_classes, check_name
@@ -134,7 +136,7 @@ def source(
     identity = f"{builder.info.full_name} {counts} {first} {second} {stated} {flip}"
     said = f"{builder.info.full_name}: {len(rows['train']):,} images to train on ({first}), {len(rows['validation']):,} held out ({second})"
     return DataSource(
-        codec=Codec(kind="image", spec=spec, labels=labels),
+        codec=Codec(medium=media.Image(), spec=spec, conditions=(Labels(labels),) if labels else ()),
         splits={split: TfdsExamples(rows=each, values=values, **read) for split, each in rows.items()},
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
         contents=contents_of(builder, counts, first, second, str(stated)),

@@ -8,11 +8,11 @@ from typing import Any
 
 from etils import epy
 
+from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
 from tinygen.data.text.documents import cut
 from tinygen.data.text.fitting import check_reading
 from tinygen.data.text.sources import source
-from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.data.tfds import images
 from tinygen.data.tfds.features import at, features_of, only
 from tinygen.errors import UserError
@@ -48,7 +48,7 @@ class TfdsDocuments:
 
 def tfds_text(
     *, dataset: str, train: str, validation: str, feature: str, data_dir: str,
-    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Vocabulary | None, prepares: bool,
+    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None, prepares: bool,
 ) -> DataSource:  # fmt: skip
     """A TFDS set of texts. The keywords are described in `tinygen.config.schema.DATASETS`.
 

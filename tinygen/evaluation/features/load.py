@@ -47,10 +47,9 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     in [-1, 1]. Raises UserError for a run that is no classifier of images.
     """
     saved = store.find(ckpt, option=option)
-    if saved.config.objective.name != "classification" or saved.codec.kind != "image" or saved.codec.latents is not None:
-        kind = saved.codec.kind if saved.codec.latents is None else "latent"
+    if saved.config.objective.name != "classification" or not saved.codec.comparable:
         raise UserError(
-            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {kind} data has none to compare.\n"
+            f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} on {saved.codec.noun} data has none to compare.\n"
             "Train a classifier on your labels first, tinygen train --config=classify_digits, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape

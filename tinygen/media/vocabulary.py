@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data.text import bpe
-from tinygen.data.text.bpe import BYTES, MOST_MERGES, Merges
 from tinygen.errors import UserError, unknown
+from tinygen.media import bpe
+from tinygen.media.bpe import BYTES, MOST_MERGES, Merges
 
 KINDS = ("bytes", "characters", "bpe", "gpt2")
 MOST_CHARACTERS = 2**16

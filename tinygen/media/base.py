@@ -1,0 +1,149 @@
+"""A medium is what people look at: images, text, and later video and audio. This is the interface of all of them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+
+from tinygen.errors import UserError
+from tinygen.media.field import Field, Spec
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Medium:
+    """How examples and samples are shown, saved, logged, checked, augmented and compared.
+
+    Each medium is a subclass in a file of its own and a row of `tinygen.media.MEDIA`. Every member has a default, which describes arrays
+    that have no picture.
+
+    name: what `codec.json` calls the medium
+    """
+
+    name: str = dataclasses.field(kw_only=True)
+
+    array: ClassVar[str] = "x"  # the array of a batch that holds the items
+    suffix: ClassVar[str] = ""  # of an item's own file; "" = items have none
+    sheet: ClassVar[str] = ""  # the name of one file with all the items of a call; "" = there is none
+    sheet_suffix: ClassVar[str] = ""  # of a preview's file, which shows several items; "" = they cannot be shown
+    element: ClassVar[str] = ""  # the HTML element that shows such a file
+    comparable: ClassVar[bool] = False  # whether scores over image features make sense
+    printed: ClassVar[bool] = False  # whether samples go to stdout as well
+    doubt: ClassVar[str] = "is its scale wrong?"  # asked where values are out of range
+
+    @property
+    def noun(self) -> str:
+        """One item, for rates ("images/s") and messages."""
+        return self.name
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Medium":
+        """The medium of a `codec.json`. Raises UserError for what is none."""
+        if not isinstance(tree["kind"], str):
+            raise UserError("a codec's kind is a word")
+        return cls(name=tree["kind"])
+
+    def to_json(self) -> dict[str, Any]:
+        """What `codec.json` says of the medium; the inverse of `from_json`."""
+        return {"kind": self.name}
+
+    def facts(self, spec: Spec) -> dict[str, Any]:
+        """What constructors of models and objectives may ask for, under the names of `tinygen.data.codec.FACTS`."""
+        del spec
+        return {}
+
+    def check_spec(self, spec: Spec) -> None:
+        """Raises UserError where arrays of these shapes cannot hold this medium."""
+
+    def check(self, batch: Batch, spec: Spec) -> None:
+        """Raises UserError where the first batch cannot be what the spec says. Shapes, dtypes and ranges have been checked."""
+        if "x" not in spec:
+            return
+        field, x = spec["x"], batch["x"]
+        low, high = field.low or 0.0, field.high or 0.0
+        if field.low is not None and x.min() >= (low + high) / 2:
+            raise UserError(f"first batch: 'x' never falls below {(low + high) / 2:g}, the middle of its range: was it scaled to another?")
+        spread = float(np.std(x))
+        if spread == 0.0 or spread < 0.005 * (high - low):
+            raise UserError(f"first batch: 'x' hardly varies (standard deviation {spread:.2g}): is its scale wrong, are the files blank?")
+
+    def augment(self, batch: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
+        """A training batch with random changes that leave its meaning alone. draws: uniform in [0, 1), one per example."""
+        raise UserError(f"config.data.flip=True: {self.noun} data cannot be mirrored")
+
+    def decode(self, x: np.ndarray) -> Any:
+        """The items of a model's samples [N, ...], once they are out of any autoencoder's latents."""
+        return x
+
+    def growing(self, stops: Sequence[str]) -> Any:
+        """An item that grows token by token. Raises NotImplementedError for items that appear whole."""
+        raise NotImplementedError(self.name)
+
+    def of_batch(self, batch: Batch, decoded: Any) -> Any:
+        """The items of a batch of examples. decoded: `decode` of its `array`."""
+        del batch
+        return decoded
+
+    def first(self, value: Any, num: int) -> Any:
+        """The first `num` items of what a preview shows, before or after `decode`."""
+        return value[:num]
+
+    def encode(self, item: Any) -> bytes | str:
+        """The content of an item's file. Raises NotImplementedError without a `suffix`."""
+        raise NotImplementedError(self.name)
+
+    def contents(self, items: Any, columns: int | None, conditions: Mapping[str, Any]) -> bytes | str:
+        """The content of the `sheet`. columns: of a grid; conditions: arrays with a row per item, which the samples were asked for with."""
+        del conditions
+        return self.encode(self.overview(items, columns))
+
+    def overview(self, items: Any, columns: int | None = None) -> Any:
+        """One item that shows several: a grid of images, numbered texts. Raises NotImplementedError without a `sheet_suffix`."""
+        raise NotImplementedError(self.name)
+
+    def log(self, writer: Any, step: int, name: str, items: Any, overview: Any) -> None:
+        """Passes a preview to a metric writer: `write_images(step, {name: [N, H, W, C]})` or `write_texts(step, {name: texts})`."""
+
+    def glimpse(self, items: Any) -> str:
+        """A preview in a line of the log; "" = nothing worth reading."""
+        return ""
+
+    def differences(self, old: "Medium", spec: Spec, old_spec: Spec) -> list[str]:
+        """What makes weights trained on the medium `old` mean something else here, one line each."""
+        del spec, old_spec
+        return [f"kind: {old.name!r} -> {self.name!r}"] if old.name != self.name else []
+
+    def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
+        """The part of an array's description that weights depend on.
+
+        rotary: whether positions are rotations, which no weight depends on
+        """
+        del name, rotary
+        return dataclasses.asdict(field)
+
+    def positions(self, spec: Spec) -> tuple[int, int] | None:
+        """The height and width over which a model learns positions that can be interpolated; None without such."""
+        return None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Preview:
+    """One thing that an objective's preview shows.
+
+    value: in the model's own domain, to be decoded by the run's codec; or, with a medium, in that medium's
+    """
+
+    value: Any
+    medium: Medium | None = dataclasses.field(default=None, metadata=dict(static=True))
+
+
+class View(NamedTuple):
+    """What people are shown: items, and the medium that knows how to show them. columns: of a grid; None = the medium chooses"""
+
+    medium: Medium
+    items: Any
+    columns: int | None = None

@@ -1,0 +1,69 @@
+"""Curves, plotted: what a regression learns, and scores over sampler settings."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinygen.media.base import Medium
+from tinygen.media.image import png
+
+FEW = 3  # curves; also how many names are side by side in a legend
+MARKED = 32  # points of a curve at most that are drawn as such: between them nothing was measured
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve(Medium):
+    """A plot of points [N, 1 + K]: x, then a column for each of the K named `curves`."""
+
+    name: str = "curve"
+    curves: tuple[str, ...] = ()
+
+    suffix: ClassVar[str] = "png"
+    sheet_suffix: ClassVar[str] = "png"
+    element: ClassVar[str] = "img"
+
+    def first(self, value: Any, num: int) -> Any:
+        """All points: they are one item."""
+        return value
+
+    def encode(self, item: np.ndarray) -> bytes:
+        return png(item)
+
+    def overview(self, items: np.ndarray, columns: int | None = None) -> np.ndarray:
+        """A uint8 picture [H, W, 3]."""
+        return plot(items, self.curves)
+
+    def log(self, writer: Any, step: int, name: str, items: Any, overview: np.ndarray) -> None:
+        writer.write_images(step, {name: overview[None]})
+
+
+def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: str = "", *, log_x: bool = False) -> np.ndarray:
+    """Curves as a picture [400, 600, 3], higher where the legend is: points [N, 1 + K] are x and, for each of the K names, y.
+
+    They are joined in their order. log_x: the x axis is logarithmic, with a tick a point
+    """
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    few, columns = len(names) <= FEW, min(len(names), FEW)
+    rows = math.ceil(len(names) / columns) if names else 0
+    figure = Figure(figsize=(6, 4 + 0.2 * max(0, rows - 1)), dpi=100, layout="constrained")
+    canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+    x, *curves = np.asarray(points, np.float64).T
+    for index, (name, y) in enumerate(zip(names, curves, strict=True)):
+        # Of a few each is thinner than the one before: where they coincide, all can be seen. Many are in order, and so are their colours.
+        colour = f"C{index}" if few else colormaps["viridis"](0.9 * index / (len(names) - 1))
+        width = 2 * (len(names) - index) if few else 1.5
+        axes.plot(x, y, label=name, color=colour, linewidth=width, marker="o" if len(x) <= MARKED else None)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    if log_x:
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{each:g}" for each in x])
+        axes.set_xticks([], minor=True)
+    figure.legend(loc="outside upper center", ncols=columns)  # above, where it hides no curve
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

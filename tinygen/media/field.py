@@ -1,0 +1,33 @@
+"""What one array of an example holds."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from tinygen.errors import UserError, unknown
+
+LARGEST = 2**26  # values of an example; what reads a codec believes its shapes and makes arrays of them
+DTYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Field:
+    """What one array of a batch holds, an example: its shape, its dtype and the closed range of its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > 8 or not all(isinstance(side, int) and side > 0 for side in self.shape) or math.prod(self.shape) >= LARGEST:
+            shown = str(list(self.shape[:8]))[:80]
+            raise UserError(f"an example of shape {shown}: sides are whole numbers from 1 on, and it has less than {LARGEST:,} values")
+        if self.dtype not in DTYPES:
+            raise unknown("dtype of an array", self.dtype, DTYPES)
+        if not all(bound is None or (isinstance(bound, int | float) and abs(bound) < 1e38) for bound in (self.low, self.high)):
+            raise UserError("the bounds of an array are no finite numbers")
+
+
+Spec = Mapping[str, Field]
+"""The arrays of an example, by name."""

@@ -1,0 +1,85 @@
+"""Images: decoding, grids that are large enough to judge, and PNG files."""
+
+import dataclasses
+import io
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinygen.media.base import Medium
+from tinygen.media.field import Field, Spec
+
+BORDER = 2  # pixels between the images of a grid, before enlarging
+
+
+@dataclasses.dataclass(frozen=True)
+class Image(Medium):
+    """Images [H, W, C] in [-1, 1]; their items are uint8."""
+
+    name: str = "image"
+
+    suffix: ClassVar[str] = "png"
+    sheet: ClassVar[str] = "grid.png"
+    sheet_suffix: ClassVar[str] = "png"
+    element: ClassVar[str] = "img"
+    comparable: ClassVar[bool] = True
+
+    def augment(self, batch: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
+        """Mirrors the images [B, H, W, C] whose draw is below one half."""
+        mirrored = (draws < 0.5)[:, None, None, None]
+        return {**batch, "x": np.where(mirrored, batch["x"][:, :, ::-1], batch["x"])}
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """Values in [-1, 1] as uint8, rounded to the nearest level: the inverse of `tinygen.data.codec.encode_pixels`."""
+        return np.clip(np.floor(127.5 * np.asarray(x, np.float32) + 128.0), 0, 255).astype(np.uint8)
+
+    def encode(self, item: np.ndarray) -> bytes:
+        return png(item)
+
+    def overview(self, items: np.ndarray, columns: int | None = None) -> np.ndarray:
+        return grid(items, columns)
+
+    def log(self, writer: Any, step: int, name: str, items: Any, overview: np.ndarray) -> None:
+        writer.write_images(step, {name: overview[None]})
+
+    def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
+        """The channels of the images: models take any height and width."""
+        seen = super().seen_by_weights(name, field, rotary=rotary)
+        return seen | {"shape": field.shape[2:]} if name == self.array else seen
+
+    def positions(self, spec: Spec) -> tuple[int, int] | None:
+        height, width, _ = spec[self.array].shape
+        return height, width
+
+
+def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
+    """uint8 images [N, H, W, C] (C = 1 or 3) as one picture [H', W', C], row by row; near square unless told otherwise.
+
+    Small images are enlarged by whole pixels, so that each is at least 64 pixels high.
+    """
+    num, height, width, channels = images.shape
+    across = min(num, columns or math.ceil(math.sqrt(num)))
+    down = math.ceil(num / across)
+    sheet = np.full((down * (height + BORDER) + BORDER, across * (width + BORDER) + BORDER, channels), 128, np.uint8)
+    for index, image in enumerate(images):
+        top, left = (BORDER + (height + BORDER) * (index // across), BORDER + (width + BORDER) * (index % across))
+        sheet[top : top + height, left : left + width] = image
+    scale = math.ceil(64 / height)
+    return sheet.repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def columns_for(classes: int) -> int | None:
+    """Columns of a grid whose samples cycle through `classes` labels: one a class, or several whole cycles a row."""
+    if not 1 < classes <= 24:
+        return None
+    return classes * math.ceil(8 / classes)
+
+
+def png(image: np.ndarray) -> bytes:
+    """A uint8 image [H, W, C] as the bytes of a PNG file."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,147 @@
+"""Text: windows of tokens, and the texts that tokens spell."""
+
+import codecs
+import dataclasses
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinygen.errors import UserError
+from tinygen.media.array import Array
+from tinygen.media.base import Batch, Medium
+from tinygen.media.field import Field, Spec
+from tinygen.media.vocabulary import Vocabulary
+
+PROMPT_ENDS = -1  # stands between the tokens of a prompt and those that continue it
+MARK = "⟩"  # what people see there
+ENDED = "⟨end⟩"  # what people see where a document ends within a window
+GLIMPSE = 200  # characters of a text in the log
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(Medium):
+    """Text, as the tokens of a vocabulary. An example is a window: `tokens`, `target` and `segment`, int32 [L] each."""
+
+    vocabulary: Vocabulary
+    name: str = dataclasses.field(default="text", kw_only=True)
+
+    array: ClassVar[str] = "tokens"
+    suffix: ClassVar[str] = "txt"
+    sheet_suffix: ClassVar[str] = "txt"
+    element: ClassVar[str] = "pre"
+    printed: ClassVar[bool] = True
+    doubt: ClassVar[str] = "are its tokens another vocabulary's?"
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Medium:
+        """Text without a vocabulary is arrays of numbers."""
+        return cls(Vocabulary.from_json(tree["vocabulary"])) if tree.get("vocabulary") else Array.from_json(tree)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.name, "vocabulary": dataclasses.asdict(self.vocabulary)}
+
+    def facts(self, spec: Spec) -> dict[str, Any]:
+        return {"token_bytes": tuple(self.vocabulary.byte_lengths.tolist()), "end": self.vocabulary.end}
+
+    def check_spec(self, spec: Spec) -> None:
+        parts = [spec.get(name) for name in ("tokens", "target", "segment")]
+        if len({(part.shape, part.dtype) if part else () for part in parts}) > 1 or not parts[0] or parts[0].dtype != "int32":
+            raise UserError("an example of text is not three rows of the same length: tokens, target and segment")
+        if any(part is None or (part.low, part.high) != (0, self.vocabulary.end) for part in parts[:2]):
+            raise UserError(f"the tokens of an example are not those of its vocabulary, 0 to {self.vocabulary.end}")
+
+    def check(self, batch: Batch, spec: Spec) -> None:
+        """Raises UserError where segments are not 1, 2, ... and then padding, or targets are not the tokens that follow."""
+        tokens, target, segment = (np.asarray(batch[name]) for name in ("tokens", "target", "segment"))
+        there = segment > 0
+        rises = np.diff(segment, axis=1)
+        if np.any(there[:, 1:] & ((rises < 0) | (rises > 1) | ~there[:, :-1])):
+            raise UserError("first batch: 'segment' goes backwards, skips a number or goes on after padding: it is 1, 2, ..., then 0")
+        if np.any((target[:, :-1] != tokens[:, 1:]) & there[:, 1:]):
+            raise UserError("first batch: 'target' is not the token that follows each of 'tokens'")
+
+    def decode(self, x: np.ndarray) -> list[str]:
+        """The text of each row of tokens [N, T]; MARK stands for PROMPT_ENDS."""
+        parts = [np.split(row, np.flatnonzero(row == PROMPT_ENDS)[:1]) for row in np.asarray(x)]
+        return [MARK.join(self.vocabulary.decode(part[part != PROMPT_ENDS]) for part in row) for row in parts]
+
+    def of_batch(self, batch: Batch, decoded: Any) -> list[str]:
+        """The text of windows, without padding. ENDED stands where a document ends and another begins."""
+        texts = []
+        for tokens, segment in zip(batch["tokens"], batch["segment"], strict=True):
+            row = tokens[segment > 0]
+            parts = np.split(row, np.flatnonzero(row == self.vocabulary.end))
+            texts.append(ENDED.join(map(self.vocabulary.decode, parts)))
+        return texts
+
+    def growing(self, stops: Sequence[str]) -> "GrowingText":
+        return GrowingText(self.vocabulary, stops)
+
+    def encode(self, item: str) -> str:
+        return item
+
+    def overview(self, items: Sequence[str], columns: int | None = None) -> str:
+        return numbered(items)
+
+    def log(self, writer: Any, step: int, name: str, items: Sequence[str], overview: str) -> None:
+        writer.write_texts(step, {name: items})
+
+    def glimpse(self, items: Sequence[str]) -> str:
+        """The first text, shortened to a line."""
+        return textwrap.shorten(next(iter(items), ""), GLIMPSE, placeholder=" ...")
+
+    def differences(self, old: Medium, spec: Spec, old_spec: Spec) -> list[str]:
+        """Another kind or size of vocabulary; where these are equal, the first token that differs."""
+        if not isinstance(old, Text):
+            return super().differences(old, spec, old_spec)
+        before, now = old.vocabulary, self.vocabulary
+        if before == now:
+            return []
+        if str(before) != str(now):
+            return [f"vocabulary: {before} -> {now}"]
+        token = next((token for token in range(before.end) if before.bytes_of([token]) != now.bytes_of([token])), None)
+        which = "its merges" if token is None else f"token {token}: {before.decode([token])!r} -> {now.decode([token])!r}"
+        return [f"vocabulary: {before}, of which {which}"]
+
+    def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
+        """With rotary positions a window may have any length, and so any number of segments."""
+        seen = super().seen_by_weights(name, field, rotary=rotary)
+        return seen | {"shape": (), "high": None if name == "segment" else field.high} if rotary else seen
+
+
+class GrowingText:
+    """A text while its tokens arrive: only whole characters are released, and nothing of a stop string.
+
+    stops: the text ends before the first of these that is complete; what may become one is held back
+    """
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]):
+        self.vocabulary, self.stops = vocabulary, stops
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.whole, self.released = "", 0
+        self.ended = False
+
+    def add(self, tokens: Sequence[int], *, last: bool = False) -> str:
+        """The text that some more tokens release. last: no more will come, so nothing is held back."""
+        if self.ended:
+            return ""
+        self.whole += self.decoder.decode(self.vocabulary.bytes_of(tokens), last)
+        found = [(at + len(stop), at) for stop in self.stops if (at := self.whole.find(stop)) >= 0]  # the first that is complete counts
+        self.ended = last or bool(found) or self.vocabulary.end in tokens
+        if self.ended:
+            self.whole = self.whole[: min(found)[1]] if found else self.whole + self.decoder.decode(b"", True)
+        until = len(self.whole) - (0 if self.ended else self._waiting())
+        self.released, before = until, self.released
+        return self.whole[before:until]
+
+    def _waiting(self) -> int:
+        """How many characters at the end may begin a stop string."""
+        starts = (size for stop in self.stops for size in range(1, len(stop)) if self.whole.endswith(stop[:size]))
+        return max(starts, default=0)
+
+
+def numbered(texts: Sequence[str]) -> str:
+    """Texts as one, each under its number."""
+    return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(texts))
