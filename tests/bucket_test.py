@@ -17,10 +17,15 @@ import pytest
 from etils import epath
 from etils.epath import backend, gpath
 from orbax.checkpoint._src.path import gcs_utils
+from sampling import sampled
 
 from tinygen import evaluate, report, sample, train
 from tinygen.checkpoints import store as checkpoint
+from tinygen.data.codec import Codec
+from tinygen.data.labels import Labels
 from tinygen.errors import UserError
+from tinygen.media import Array
+from tinygen.sampling.conditions import Asked
 from tinygen.workdir import lock
 from tinygen.workdir.files import folder as opened
 
@@ -137,8 +142,7 @@ def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reporte
     assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["20"]  # the older ones were removed
 
-    options = dict(step=None, ema=True, num=2, labels=None, prompts=(), negative=None, settings={}, seed=0, batch_size=2, out=None)
-    assert [sample.main(RUN, **options) for _ in range(2)] == [0, 0]  # the second in place of the first
+    assert [sampled(RUN, num=2, batch_size=2) for _ in range(2)] == [0, 0]  # the second in place of the first
     assert {path.name for path in (run / "sampled" / "20").iterdir()} == {"00000.png", "00001.png", "grid.png", "samples.json"}
     assert [evaluate.main(RUN, step=None, ema=True) for _ in range(2)] == [0, 0]
     assert len((run / "eval.jsonl").read_text().splitlines()) == 2
@@ -148,8 +152,8 @@ def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reporte
 
 def test_arrays_are_written_to_a_bucket(bucket):
     folder = opened("gs://bucket/arrays")
-    parts = SimpleNamespace(codec=SimpleNamespace(kind="curve", vocabulary=None))
-    sample.write(folder, np.ones((2, 1)), {"label": np.zeros(0, int)}, [], parts, {})
+    codec = Codec(medium=Array("curve"), spec={}, conditions=(Labels(("a",)),))
+    sample.write(folder, np.ones((2, 1)), Asked({"label": np.zeros(2, int)}, None, []), codec, {})
     assert np.load(bucket / "arrays" / "samples.npz")["x"].shape == (2, 1)
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from tinygen import build
 from tinygen import config as config_lib
-from tinygen.data.captions.tokenized import captioned
+from tinygen.data.captions.tokenized import tokenized
 from tinygen.data.codec import Codec, Field
+from tinygen.data.condition import Request
+from tinygen.data.labels import Labels
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.errors import UserError
 from tinygen.media import Array
-from tinygen.sampling.conditions import told
+from tinygen.sampling.conditions import asked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +36,15 @@ def source(train, validation=("held out",), fingerprint="same"):
 
 
 def as_bytes(*arguments, length=8, **options):
-    return captioned(source(*arguments, **options), tokens="bytes", length=length, vocabulary=0)
+    return tokenized(source(*arguments, **options), tokens="bytes", length=length, vocabulary=0)
 
 
 @pytest.mark.parametrize("tokens", ["bytes", "bpe"])
 def test_a_caption_and_a_prompt_have_the_same_tokens_however_their_characters_are_composed(tokens):
-    made = captioned(source(["cafe\u0301", "caf\u00e9", "\ufeffcafe\u0301"]), tokens=tokens, length=8, vocabulary=300)
+    made = tokenized(source(["cafe\u0301", "caf\u00e9", "\ufeffcafe\u0301"]), tokens=tokens, length=8, vocabulary=300)
     read = made.splits["train"].take(np.arange(3))["text"]
     for prompt in ("caf\u00e9", "cafe\u0301"):
-        asked = told(made.codec, 3, prompts=[prompt]).cond["text"]
-        np.testing.assert_array_equal(read, asked)
+        np.testing.assert_array_equal(read, asked(made.codec, Request(prompts=[prompt]), 3).cond["text"])
     assert as_bytes(["cafe\u0301"]).fingerprint == as_bytes(["caf\u00e9"]).fingerprint
 
 
@@ -51,26 +52,26 @@ def test_a_batch_has_the_tokens_of_its_own_examples():
     told = as_bytes(["a", "bb", "ccc"])
     batch = next(told.batches("train", 3, 0))
     assert batch["text"].dtype == np.int32
-    expected = told.codec.text.rows([["a", "bb", "ccc"][int(row)] for row in batch["x"][:, 0]])[0]
+    expected = told.codec.conditions[0].rows([["a", "bb", "ccc"][int(row)] for row in batch["x"][:, 0]])[0]
     np.testing.assert_array_equal(batch["text"], expected)
     held_out = next(told.epoch("validation", 2))
-    np.testing.assert_array_equal(held_out["text"], told.codec.text.rows(["held out"] * 2)[0])
+    np.testing.assert_array_equal(held_out["text"], told.codec.conditions[0].rows(["held out"] * 2)[0])
     assert set(held_out) == {"x", "text", "weight"}
 
 
 def test_what_a_batch_holds_is_what_the_codec_says():
-    told = captioned(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260)
+    told = tokenized(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260)
     field, batch = told.codec.spec["text"], next(told.batches("train", 2, 0))
     assert (field.shape, field.dtype, field.low) == ((8,), "int32", 0)
     assert batch["text"].max() <= field.high
-    assert 257 < told.codec.text.vocabulary <= 260
+    assert 257 < told.codec.conditions[0].vocabulary <= 260
     assert batch["text"].max() > 256  # a merge
 
 
 def test_held_out_captions_as_far_as_they_are_read_are_the_examples_of_prompts():
     told = as_bytes(["a"], ["one", "", "one", "two", "much too long"])
-    assert told.codec.text.examples == ("one", "two", "much too")
-    assert as_bytes(["a", "b"], [""]).codec.text.examples == ("a", "b")
+    assert told.codec.conditions[0].examples == ("one", "two", "much too")
+    assert as_bytes(["a", "b"], [""]).codec.conditions[0].examples == ("a", "b")
 
 
 def test_an_example_without_a_caption_has_padding_alone():
@@ -102,7 +103,7 @@ def test_the_fingerprint_covers_captions_and_how_they_are_read(changed):
 )
 def test_an_option_that_cannot_be_is_named(options, said):
     with pytest.raises(UserError, match=said):
-        captioned(source(["a"]), **(dict(tokens="bytes", length=8, vocabulary=300) | options))
+        tokenized(source(["a"]), **(dict(tokens="bytes", length=8, vocabulary=300) | options))
 
 
 def test_images_without_captions_cannot_teach_words():
@@ -111,29 +112,29 @@ def test_images_without_captions_cannot_teach_words():
 
 
 def test_words_that_a_run_has_learnt_are_kept():
-    before = captioned(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec.text
-    later = captioned(source(["blue blue", "blue"]), tokens="bpe", length=8, vocabulary=260, known=before)
+    before = tokenized(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec
+    later = tokenized(source(["blue blue", "blue"]), tokens="bpe", length=8, vocabulary=260, known=before)
     assert (
-        later.codec.text.merges
-        == before.merges
-        != captioned(source(["blue blue"]), tokens="bpe", length=8, vocabulary=260).codec.text.merges
+        later.codec.conditions[0].merges
+        == before.conditions[0].merges
+        != tokenized(source(["blue blue"]), tokens="bpe", length=8, vocabulary=260).codec.conditions[0].merges
     )
 
 
 def test_where_no_prompt_can_be_shown_samples_go_without_a_caption():
     codec = as_bytes(["muchtoolongaword"], ["alsotoolongaword"]).codec
-    assert codec.text.examples == ()
-    np.testing.assert_array_equal(codec.conditions(3)["text"], np.zeros((3, 8), np.int32))
+    assert codec.conditions[0].examples == ()
+    np.testing.assert_array_equal(codec.encode(3)["text"], np.zeros((3, 8), np.int32))
 
 
 def test_labels_beside_captions_are_refused():
     labelled = source(["a"])
-    labelled = dataclasses.replace(labelled, codec=dataclasses.replace(labelled.codec, labels=("cat", "dog")))
+    labelled = dataclasses.replace(labelled, codec=dataclasses.replace(labelled.codec, conditions=(Labels(("cat", "dog")),)))
     with pytest.raises(UserError, match=r"captions or labels, not both: leave the labels out with --config.data.label=''"):
-        build.told(config_lib.base(text=dict(tokens="bytes")), labelled)
+        build.captioned(config_lib.base(text=dict(tokens="bytes")), labelled)
 
 
 def test_it_is_said_that_words_are_those_that_the_weights_have_learnt():
-    before = captioned(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec.text
-    later = captioned(source(["blue blue"]), tokens="bpe", length=8, vocabulary=999, known=before)
+    before = tokenized(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec
+    later = tokenized(source(["blue blue"]), tokens="bpe", length=8, vocabulary=999, known=before)
     assert any("config.text.vocabulary has no say" in line for line in later.about())

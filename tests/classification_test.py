@@ -6,6 +6,7 @@ import pytest
 from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
+from tinygen.media import Image
 from tinygen.objectives.classification import FRAME, RIGHT, WRONG, Classification
 from tinygen.sampling import preview
 from tinygen.train_step import init_state, merge
@@ -91,9 +92,9 @@ def by_grey(x, *, rngs=None):
 
 
 def test_the_most_doubtful_come_first_and_those_read_wrongly_have_a_red_frame():
-    (shown,) = objective().preview(by_grey, pictures(), None).values()
+    (shown,) = objective().preview(by_grey, by_grey, pictures(), None).values()
     value = np.asarray(shown.value)
-    assert (shown.kind, value.shape) == ("image", (NUM, 5 + 2 * FRAME, 5 + 2 * FRAME, 3))
+    assert (shown.medium, value.shape) == (Image(), (NUM, 5 + 2 * FRAME, 5 + 2 * FRAME, 3))
     p = jax.nn.softmax(LOGITS)[np.arange(NUM), BATCH["label"]]
     np.testing.assert_allclose(value[:, FRAME, FRAME, 0] * 10, np.argsort(p), atol=1e-5)
     wrong = (LOGITS.argmax(-1) != BATCH["label"])[np.argsort(p)]
@@ -106,12 +107,12 @@ def test_padding_comes_last():
     weight = np.ones(NUM, np.float32)
     p = jax.nn.softmax(LOGITS)[np.arange(NUM), BATCH["label"]]
     weight[first := int(np.argmin(p))] = 0
-    (shown,) = objective().preview(by_grey, {**pictures(3), "weight": weight}, None).values()
+    (shown,) = objective().preview(by_grey, by_grey, {**pictures(3), "weight": weight}, None).values()
     assert float(shown.value[-1, FRAME, FRAME, 0]) * 10 == pytest.approx(first)
 
 
 def test_what_is_no_picture_is_not_shown():
-    assert objective().preview(model, BATCH, None) == {}
+    assert objective().preview(model, model, BATCH, None) == {}
 
 
 # In a run
@@ -146,10 +147,10 @@ def test_a_preview_shows_the_examples_with_their_own_labels():
     parts = build.parts(config, source.codec)
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
-        shown = preview.make_preview(config, source, parts)(state)["doubtful"].value
+        shown = preview.make_preview(config, source, parts)(state)["doubtful"].items
     batch = next(source.epoch("validation", 16))
     read = np.asarray(merge(parts.graphdef, state.ema, {})(batch["x"]).argmax(-1))
-    red = np.sum(np.all(np.isclose(shown[:, 0, 0], WRONG), -1))
+    red = np.sum(np.all(shown[:, 0, 0] == Image().decode(np.array(WRONG)), -1))
     assert red == np.sum(read != batch["label"]) != np.sum(read != source.codec.encode(16)["label"])
 
 

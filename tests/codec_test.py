@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.condition import Request, check_answered
 from tinygen.data.labels import Labels
 from tinygen.errors import UserError
 from tinygen.media import Array, Image
@@ -25,18 +26,18 @@ def test_decoding_gives_back_all_256_levels():
     levels = np.arange(256, dtype=np.uint8)
     x = encode_pixels(levels)
     assert (x.dtype, x[0], x[-1]) == (np.float32, -1.0, 1.0)
-    np.testing.assert_array_equal(LABELLED.decode(x), levels)
+    np.testing.assert_array_equal(LABELLED.medium.decode(x), levels)
 
 
 def test_decoding_rounds_to_the_nearest_level_and_clips_what_lies_outside():
     levels = np.arange(256, dtype=np.uint8)
     for nudge in (-0.49, 0.49):
-        np.testing.assert_array_equal(LABELLED.decode(encode_pixels(levels) + np.float32(nudge * 2 / 255)), levels)
-    assert LABELLED.decode(np.array([-7.0, -1.01, 1.01, 7.0])).tolist() == [0, 0, 255, 255]
+        np.testing.assert_array_equal(LABELLED.medium.decode(encode_pixels(levels) + np.float32(nudge * 2 / 255)), levels)
+    assert LABELLED.medium.decode(np.array([-7.0, -1.01, 1.01, 7.0])).tolist() == [0, 0, 255, 255]
 
 
 def test_a_label_is_given_by_name_or_number_and_a_name_that_is_a_number_is_a_name():
-    assert [LABELLED.label(name) for name in ("plain", "striped", "0", "2", "1")] == [0, 1, 0, 2, 2]
+    assert [LABELLED.conditions[0].index(name) for name in ("plain", "striped", "0", "2", "1")] == [0, 1, 0, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -44,30 +45,30 @@ def test_a_label_is_given_by_name_or_number_and_a_name_that_is_a_number_is_a_nam
 )
 def test_a_label_that_does_not_exist_is_refused(name, said):
     with pytest.raises(UserError, match=said):
-        LABELLED.label(name)
+        LABELLED.conditions[0].index(name)
 
 
 @pytest.mark.parametrize("name", ["999", "zz"])
 def test_labels_that_are_long_or_break_lines_are_listed_in_one_short_line(name):
     codec = Codec(medium=Image(), spec={}, conditions=(Labels(("x\ntinygen: do as I say\n", "y" * 900, *map(str, range(1000, 1100)))),))
     with pytest.raises(UserError) as refused:
-        codec.label(name)
+        codec.conditions[0].index(name)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600
 
 
 def test_conditions_cycle_through_the_given_labels_or_through_all():
-    assert LABELLED.conditions(7)["label"].tolist() == [0, 1, 2, 0, 1, 2, 0]
-    given = LABELLED.conditions(3, ["striped", "0"])["label"]
+    assert LABELLED.encode(7)["label"].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    given = LABELLED.encode(3, Request(labels=["striped", "0"]))["label"]
     assert given.tolist() == [1, 0, 1]
     assert given.dtype == np.int32
 
 
 def test_without_labels_there_is_no_condition_to_give():
     bare = Codec(medium=Image(), spec={"x": SPEC["x"]})
-    assert bare.conditions(3) == {}
+    assert bare.encode(3) == {}
     with pytest.raises(UserError, match="without labels"):
-        bare.conditions(3, ["0"])
+        check_answered(Request(labels=["0"]), bare.conditions)
 
 
 def test_the_facts_are_those_that_the_arrays_have():

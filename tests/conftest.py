@@ -32,9 +32,10 @@ from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network
-from tinygen.media import Array, Media
+from tinygen.media import Array, Curve, Preview
 from tinygen.nn.layers import Linear
 from tinygen.nn.names import path_name
+from tinygen.objectives.base import Objective
 from tinygen.train_step import init_state
 from tinygen.workdir import logger
 
@@ -172,7 +173,7 @@ class ToyCurve(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToySquaredError:
+class ToySquaredError(Objective):
     """Mean squared error of y, nothing random in it."""
 
     points: int
@@ -183,9 +184,9 @@ class ToySquaredError:
         total = (jnp.sum(weight * error), jnp.sum(weight))
         return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
 
-    def preview(self, model, batch, keys):
+    def preview(self, raw, averaged, batch, keys):
         x = jnp.linspace(-1.0, 1.0, self.points)[:, None]
-        return {"curve": Media(jnp.concatenate([x, model(x)], -1), kind="curve", curves=("model",))}
+        return {"curve": Preview(jnp.concatenate([x, averaged(x)], -1), Curve(curves=("model",)))}
 
 
 def toy_sine(*, num):

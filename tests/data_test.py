@@ -176,7 +176,7 @@ def embedded(request):
 
 def test_an_embedded_source_keeps_its_codecs_promise(embedded):
     source, shape, train, held_out, _ = embedded
-    assert source.codec.kind == "image"
+    assert source.codec.medium.name == "image"
     assert source.codec.spec["x"] == Field(shape=shape, dtype="float32", low=-1.0, high=1.0)
     assert {name: len(split) for name, split in source.splits.items()} == {"train": train, "validation": held_out}
     for split in source.splits.values():
@@ -211,13 +211,13 @@ def test_the_last_rows_of_the_stored_file_are_held_out_in_their_order(name):
     make, label, _, train, held_out, _ = SOURCES[name]
     source, (arrays, _) = make(label=label), embedded_arrays.load(name)
     batch = source.splits["validation"].take(np.arange(held_out))
-    np.testing.assert_array_equal(source.codec.decode(batch["x"]), arrays["x"][train:])
+    np.testing.assert_array_equal(source.codec.medium.decode(batch["x"]), arrays["x"][train:])
     np.testing.assert_array_equal(batch["label"], arrays[label][train:])
 
 
 def test_small_digits_show_their_17_grey_levels_evenly_spread():
     source = images.digits8(label="")
-    pixels = source.codec.decode(source.splits["train"].take(np.arange(1618))["x"])
+    pixels = source.codec.medium.decode(source.splits["train"].take(np.arange(1618))["x"])
     assert np.unique(pixels).tolist() == [round(level * 255 / 16 + 1e-9) for level in range(17)]
 
 

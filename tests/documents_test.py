@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from tinygen.data.text import bpe, documents
+from tinygen.data.text import documents
 from tinygen.data.text import files as text_files
 from tinygen.errors import UserError
+from tinygen.media import bpe
 from tinygen.media.vocabulary import Vocabulary
 
 MARKER = "<|endoftext|>"

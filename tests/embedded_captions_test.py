@@ -14,13 +14,14 @@ import told_folder
 
 from tinygen import config as config_lib
 from tinygen.data.captions.embedded import SPREAD, carried_over, embedded, spread
-from tinygen.data.captions.embeddings import Embedded, Rows
-from tinygen.data.captions.tokenized import captioned
-from tinygen.data.codec import Codec
+from tinygen.data.captions.embeddings import CaptionEmbeddings, Rows
+from tinygen.data.captions.tokenized import tokenized
+from tinygen.data.codec import Codec, Field
 from tinygen.errors import UserError
+from tinygen.media import Image
 from tinygen.pretrained import text_encoder
 
-TEXT = Embedded(encoder="/encoder", sha256="e" * 64, length=8, features=told.FEATURES)
+TEXT = CaptionEmbeddings(encoder="/encoder", sha256="e" * 64, length=8, features=told.FEATURES)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,11 @@ def written(tmp_path_factory):
 def folder(written, tmp_path):
     """A copy that may be damaged."""
     return shutil.copytree(written, tmp_path / "copy")
+
+
+def codec_of(text):
+    spec = {"embed": Field(shape=(text.length, text.features), dtype="float32"), "embed_mask": Field(shape=(text.length,), dtype="bool")}
+    return Codec(medium=Image(), spec=spec, conditions=(text,))
 
 
 def read(folder, known=None, **data):
@@ -62,7 +68,7 @@ def test_held_out_examples_have_theirs(written):
 
 def test_what_a_batch_holds_is_what_the_codec_says(written):
     codec = read(written).codec
-    assert codec.text == TEXT
+    assert codec.conditions[0] == TEXT
     batch = next(read(written).batches("train", 4, 0))
     assert {name: (field.shape, field.dtype) for name, field in codec.spec.items()} == {
         name: (array.shape[1:], array.dtype.name) for name, array in batch.items()
@@ -130,9 +136,9 @@ def test_of_many_captions_some_from_all_over_are_compared():
 
 @pytest.mark.parametrize("changes", [dict(sha256="f" * 64), dict(length=9), dict(features=7)], ids=str)
 def test_embeddings_that_a_run_has_not_learnt_from_are_refused(written, changes):
-    read(written, known=dataclasses.replace(TEXT, encoder="elsewhere"))
+    read(written, known=codec_of(dataclasses.replace(TEXT, encoder="elsewhere")))
     with pytest.raises(UserError, match="is not what this run has learnt from"):
-        read(written, known=dataclasses.replace(TEXT, **changes))
+        read(written, known=codec_of(dataclasses.replace(TEXT, **changes)))
 
 
 def cut(path):
@@ -253,7 +259,7 @@ def test_where_training_examples_are_drawn_their_embeddings_come_with_them(writt
     steady = next(read(written).batches("train", 4, 3))
     assert np.abs(batch["x"] - steady["x"]).max() > 1
     np.testing.assert_array_equal(batch["embed"], steady["embed"])
-    tokens = captioned(dataclasses.replace(plain, draw=draw), tokens="bytes", length=8, vocabulary=0)
+    tokens = tokenized(dataclasses.replace(plain, draw=draw), tokens="bytes", length=8, vocabulary=0)
     np.testing.assert_array_equal(next(tokens.batches("train", 4, 3))["text"].any(1), steady["embed_mask"].any(1))
 
 
@@ -264,4 +270,4 @@ def test_images_behind_latents_have_the_embeddings_of_these(written):
     batch = both.splits["train"].take(np.array([11, 2]))
     np.testing.assert_array_equal(batch["x"], images.splits["train"].take(np.array([11, 2]))["x"])
     np.testing.assert_array_equal(batch["embed"], source.splits["train"].take(np.array([11, 2]))["embed"])
-    assert (len(both.splits["train"]), both.codec.text, both.fingerprint) == (12, source.codec.text, "images")
+    assert (len(both.splits["train"]), both.codec.conditions[0], both.fingerprint) == (12, source.codec.conditions[0], "images")

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 import told
 import told_folder
+from sampling import sampled
 
-from tinygen import build, sample, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints import weights as trained
 from tinygen.config import schema
+from tinygen.data.condition import Request
 from tinygen.errors import UserError
 from tinygen.evaluation import generated
 from tinygen.pretrained import text_encoder
-from tinygen.sampling.conditions import told as told_by
+from tinygen.sampling.conditions import asked
 from tinygen.sampling.draw import draw as draw_samples
 from tinygen.sampling.settings import configured
 from tinygen.training import warm_start
@@ -101,10 +103,7 @@ def draw(run, tmp_path, monkeypatch):
     def call(name="out", *, num=4, prompts=("red",), **options):
         settings = options.pop("settings", {})
         folder = tmp_path / name
-        sample.main(
-            str(run.workdir), step=None, ema=False, num=num, labels=None, settings=settings, seed=0, batch_size=8, out=str(folder),
-            prompts=prompts, **options,
-        )  # fmt: skip
+        sampled(run.workdir, folder, ema=False, num=num, settings=settings, batch_size=8, prompts=prompts, **options)
         return json.loads((folder / "samples.json").read_text()), [(folder / f"{n:05d}.png").read_bytes() for n in range(num)]
 
     return call
@@ -146,12 +145,12 @@ def test_where_the_encoder_is_gone_it_is_asked_for(draw, monkeypatch):
 def test_an_encoder_for_a_model_without_one_is_refused(finished):
     saved = store.find(finished.workdir)
     with pytest.raises(UserError, match="--encoder=/encoder: this model was trained without a text encoder"):
-        told_by(saved.codec, 4, encoder="/encoder")
+        asked(saved.codec, Request(encoder="/encoder"), 4)
 
 
 def test_what_samples_are_told_is_what_the_captions_were_stored_as(draw, run):
     codec = store.find(run.workdir).codec
-    given = told_by(codec, 5, prompts=["\ufeffred", "a house"], negative="blue", guidance=2.0)  # as it was copied from a file
+    given = asked(codec, Request(prompts=["\ufeffred", "a house"], negative="blue"), 5, guidance=2.0)  # as it was copied from a file
     stored = build.data_source(run.config).splits["train"].take(np.array([0, 2, 0, 2, 0]))  # "red", "a house"
     np.testing.assert_array_equal(given.cond["embed"][np.arange(5)], stored["embed"])
     np.testing.assert_array_equal(given.cond["embed_mask"], stored["embed_mask"])
@@ -161,7 +160,7 @@ def test_what_samples_are_told_is_what_the_captions_were_stored_as(draw, run):
 
 def test_many_samples_take_the_memory_of_their_prompts(draw, run):
     codec = store.find(run.workdir).codec
-    given = told_by(codec, 10**6, prompts=["red", "a house"])
+    given = asked(codec, Request(prompts=["red", "a house"]), 10**6)
     assert len(given.cond["embed"]) == 10**6
     assert given.cond["embed"].read.args[0].shape == (2, 8, told.FEATURES)
 

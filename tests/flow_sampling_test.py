@@ -147,7 +147,7 @@ def test_sample_i_depends_on_its_own_key_and_condition_alone(drawn, noise, keys)
 
 def test_a_preview_shows_samples_of_the_batch_s_conditions(drawn, noise, keys):
     objective = flow(sampler="euler", nfe=4)
-    shown = objective.preview(denoiser(told), {"x": noise, "label": LABEL, "weight": np.ones(3)}, keys)
+    shown = objective.preview(None, denoiser(told), {"x": noise, "label": LABEL, "weight": np.ones(3)}, keys)
     assert list(shown) == ["samples"]
-    assert shown["samples"].kind == "codec"
+    assert shown["samples"].medium is None
     np.testing.assert_array_equal(shown["samples"].value, drawn(objective, {"label": LABEL}))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tinygen import config
-from tinygen.data.captions.tokenized import captioned
+from tinygen.data.captions.tokenized import tokenized
 from tinygen.data.images import folder_metadata
 from tinygen.data.images.folder import folder
 from tinygen.errors import UserError
@@ -209,7 +209,7 @@ def test_every_count_of_captions_is_of_images_that_are_used_and_captions_that_ar
     (ten / "README").write_text("words")
     (ten / "notes").write_text("words")
     made = source(ten)
-    counts = [line for line in captioned(made, tokens="bytes", length=8, vocabulary=0).summary if line.startswith("captions for")]
+    counts = [line for line in tokenized(made, tokens="bytes", length=8, vocabulary=0).summary if line.startswith("captions for")]
     held_out = sum(map(bool, made.splits["validation"].captions(np.arange(1))))
     assert counts == [
         f"captions for {7 - held_out} of 9 training images and {held_out} of 1 held out; 2 more are blank",
@@ -253,7 +253,7 @@ def test_labels_that_differ_only_in_how_characters_are_composed_are_one(ten, for
 def test_where_no_image_has_a_caption_the_refusal_says_what_became_of_those_that_are_written(ten):
     describe(ten, *(dict(file_name=f"photos/{number}.png", text="x") for number in range(10)))
     with pytest.raises(UserError) as refused:
-        captioned(source(ten), tokens="bytes", length=8, vocabulary=0)
+        tokenized(source(ten), tokens="bytes", length=8, vocabulary=0)
     first, second = str(refused.value).splitlines()
     assert "no training image has a caption" in first
     assert second == (

@@ -56,7 +56,7 @@ def test_another_seed_gives_other_samples(model):
 def test_they_are_those_of_tinygen_sample(model):
     parts, weights = model
     x = draw.draw(weights, parts, parts.codec.encode(20), num=20, seed=3, batch_size=8)
-    np.testing.assert_array_equal(pictures(model, 20), parts.codec.decode(x))
+    np.testing.assert_array_equal(pictures(model, 20), parts.codec.medium.decode(x))
 
 
 def test_nothing_is_drawn_before_it_is_asked_for(model, monkeypatch):
@@ -115,7 +115,7 @@ def test_labels_are_read_a_few_examples_at_a_time():
 
 
 def test_a_model_without_labels_takes_none():
-    plain = dataclasses.replace(CODEC, labels=())
+    plain = dataclasses.replace(CODEC, conditions=())
     for labels in (["data"], ["all"]):
         assert conditions(plain, labels, 5, None) == ({}, "none")
     with pytest.raises(UserError, match="this model was trained without labels"):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from small_minigpt import SMALL, made
 
-from tinygen import media, rng
+from tinygen import rng
 from tinygen.errors import UserError
+from tinygen.media.text import PROMPT_ENDS
 from tinygen.nn import causal_attention
 from tinygen.samplers.text import Generating
 
@@ -177,13 +178,13 @@ def test_a_document_that_has_ended_stays_so_and_no_more_is_computed_once_all_hav
 def test_a_preview_shows_new_documents_and_what_follows_the_first_tokens_of_held_out_ones():
     tokens = np.array([[END, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, END, 4, 5, 6, 7, 8], [0] * 8], np.int32)
     segment = np.array([[1] * 8, [1] * 8, [1, 1, 2, 2, 2, 2, 2, 2], [0] * 8], np.int32)
-    shown = objective(new_tokens=5).preview(made(), {"tokens": jnp.asarray(tokens), "segment": jnp.asarray(segment)}, keys(4))
-    assert {name: (item.kind, item.value.shape) for name, item in shown.items()} == {
-        "samples": ("text", (4, 5)),
-        "continuations": ("text", (4, 4 + 1 + 5)),
+    shown = objective(new_tokens=5).preview(None, made(), {"tokens": jnp.asarray(tokens), "segment": jnp.asarray(segment)}, keys(4))
+    assert {name: (item.medium, item.value.shape) for name, item in shown.items()} == {
+        "samples": (None, (4, 5)),
+        "continuations": (None, (4, 4 + 1 + 5)),
     }
     before = np.asarray(shown["continuations"].value)[:, :5].tolist()
-    mark = media.PROMPT_ENDS
+    mark = PROMPT_ENDS
     assert before == [[1, 2, 3, 4, mark], [1, 2, 3, 4, mark], [1, 2, END, END, mark], [END] * 4 + [mark]]
     asked = conditions([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2], []])
     second = rng.halved(keys(4))[1]

@@ -8,6 +8,7 @@ from PIL import Image
 from tinygen import media
 from tinygen.errors import UserError
 from tinygen.evaluation.grid import combinations, parse, plot, table
+from tinygen.media import curve
 
 POINTS = {"guidance": [1.0, 1.5, 2.0], "nfe": [4, 25]}
 
@@ -62,13 +63,13 @@ def test_the_table_has_a_line_a_combination_in_columns():
 
 
 def test_the_plot_has_a_curve_a_value_of_the_other_setting(tmp_path, monkeypatch):
-    drawn, draw = [], media.plot
+    drawn, draw = [], curve.plot
 
     def noted(*arguments, **keywords):
         drawn.append((*arguments, keywords))
         return draw(*arguments, **keywords)
 
-    monkeypatch.setattr(media, "plot", noted)
+    monkeypatch.setattr(curve, "plot", noted)
     points = {"guidance": [2.0, 1.0, 1.5], "nfe": [4, 25]}  # in whatever order they were given
     assert plot(points, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], "fid", epath.Path(tmp_path / "grid.png"))
     ((curves, names, across, name, keywords),) = drawn

@@ -8,7 +8,7 @@ from tinygen.cli import main as cli
 from tinygen.config import schema
 from tinygen.data.captions import tokenized
 from tinygen.data.images import pixels
-from tinygen.data.text import vocabulary
+from tinygen.media import vocabulary
 from tinygen.models import microdit, minigpt
 from tinygen.nn import attention, depthwise, stack
 from tinygen.samplers import table, time_grids

@@ -9,18 +9,20 @@ import numpy as np
 import patch_autoencoder
 import pytest
 from PIL import Image
+from sampling import sampled
 
-from tinygen import build, check, eval_fid, media, sample, train
+from tinygen import build, check, eval_fid, media, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import weights
 from tinygen.checkpoints.store import find
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec, Field
+from tinygen.data.condition import Request
 from tinygen.errors import UserError
 from tinygen.evaluation.features import extraction, load
 from tinygen.evaluation.images import of_split
 from tinygen.evaluation.references import originals
-from tinygen.media import Image
+from tinygen.media import image
 from tinygen.pretrained import autoencoder, latents
 from tinygen.sampling import draw
 from tinygen.sampling.settings import configured
@@ -70,7 +72,7 @@ def pixels_of(path):
 def test_the_data_are_shown_as_the_images_that_they_were(finished_latents, made):
     images, train_split = made.images, made.images.splits["train"]
     indices = np.linspace(0, len(train_split) - 1, 10).astype(int)
-    expected = media.grid(images.codec.decode(train_split.take(indices)["x"]))
+    expected = image.grid(images.codec.medium.decode(train_split.take(indices)["x"]))
     shown = pixels_of(finished_latents / "data.png")
     assert shown.shape == expected.shape
     assert np.abs(shown.astype(int) - expected).max() <= 1  # float16 moves a value by less than a level
@@ -80,7 +82,7 @@ def test_the_data_are_shown_as_the_images_that_they_were(finished_latents, made)
 def test_previews_are_decoded_images(finished_latents):
     names = sorted(path.name for path in (finished_latents / "samples").glob("*.png"))
     assert names == ["000001.png", "000002.png", "000004.png"]
-    expected = media.grid(np.zeros((10, 8, 8, 1), np.uint8), media.columns_for(10)).shape
+    expected = image.grid(np.zeros((10, 8, 8, 1), np.uint8), image.columns_for(10)).shape
     assert pixels_of(finished_latents / "samples" / "000004.png").shape == expected
 
 
@@ -98,19 +100,17 @@ def test_a_stopped_run_goes_on_bit_for_bit(small, finished_latents, tmp_path, me
 @pytest.mark.slow
 def test_samples_are_pictures_decoded_from_the_latents_that_the_model_draws(finished_latents, tmp_path):
     def drawn(out, **more):
-        sample.main(
-            str(finished_latents), step=None, ema=True, num=6, labels=["3"], settings={}, seed=0, batch_size=4, out=str(out), **more
-        )
+        sampled(finished_latents, out, num=6, labels=["3"], batch_size=4, **more)
         return np.stack([pixels_of(path) for path in sorted(out.glob("0*.png"))])
 
     saved = find(finished_latents)
     config = configured(saved.config, {}, saved.codec)
     parts = build.parts(config, saved.codec)
-    x = draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.encode(6, ["3"]), num=6, seed=0, batch_size=4)
+    x = draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.encode(6, Request(labels=["3"])), num=6, seed=0, batch_size=4)
     assert x.shape == (6, 4, 4, 4)
     here = drawn(tmp_path / "here")
-    np.testing.assert_array_equal(here, latents.pictures(saved.codec, x))
-    moved = shutil.copy(saved.codec.latents.source, tmp_path / "moved")
+    np.testing.assert_array_equal(here, latents.items(saved.codec, x))
+    moved = shutil.copy(saved.codec.domain.source, tmp_path / "moved")
     np.testing.assert_array_equal(drawn(tmp_path / "there", autoencoder=str(moved)), here)
 
 
@@ -127,7 +127,7 @@ def test_latents_are_drawn_in_one_step_of_an_average_velocity(small, tmp_path):
 def test_another_autoencoder_is_refused_with_both_names_before_any_work(small, finished_latents, tmp_path, capsys):
     (tmp_path / "other").write_text("another autoencoder")
     right, wrong = (
-        autoencoder.load(str(path), "").sha256[:16] for path in (find(finished_latents).codec.latents.source, tmp_path / "other")
+        autoencoder.load(str(path), "").sha256[:16] for path in (find(finished_latents).codec.domain.source, tmp_path / "other")
     )
     told = rf"other is not the autoencoder that made these latents: other, sha256 {wrong}, in place of patches, {right}"
     with pytest.raises(UserError, match=told):
@@ -176,7 +176,7 @@ def test_scores_compare_decoded_samples_with_the_original_images(score, made):
 
 @pytest.mark.slow
 def test_originals_that_are_gone_or_have_changed_ask_for_another_reference(finished_latents):
-    about = find(finished_latents).codec.latents
+    about = find(finished_latents).codec.domain
     for changes, told in (
         (dict(data=dict(name="folder", path="/nowhere")), "/nowhere"),
         (dict(images="0" * 16), "they have changed since"),
@@ -212,9 +212,9 @@ def test_decoding_works_inside_a_mesh_of_several_devices(small):
     config = small(mesh=dict(data=4, fsdp=2))
     source = build.data_source(config)
     x = source.splits["train"].take(np.arange(5))["x"]
-    alone = latents.images(source.codec, x)
+    alone = latents.to_medium(source.codec.domain, x)
     with jax.set_mesh(build.parts(config, source.codec).layout.mesh):
-        np.testing.assert_array_equal(latents.images(source.codec, x), alone)
+        np.testing.assert_array_equal(latents.to_medium(source.codec.domain, x), alone)
 
 
 def test_a_codec_keeps_its_latents_provenance(small):
@@ -223,11 +223,11 @@ def test_a_codec_keeps_its_latents_provenance(small):
 
 
 def test_a_codec_of_before_there_were_latents_is_one_of_pixels():
-    codec = Codec(medium=Image(), spec={"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)})
+    codec = Codec(medium=media.Image(), spec={"x": Field(shape=(4, 4, 1), dtype="float32", low=-1.0, high=1.0)})
     tree = json.loads(json.dumps(codec.to_json()))
     del tree["latents"]
     assert Codec.from_json(tree) == codec
-    np.testing.assert_array_equal(latents.pictures(codec, np.zeros((1, 4, 4, 1))), codec.decode(np.zeros((1, 4, 4, 1))))
+    np.testing.assert_array_equal(latents.items(codec, np.zeros((1, 4, 4, 1))), codec.medium.decode(np.zeros((1, 4, 4, 1))))
 
 
 SPOILT = {

@@ -31,7 +31,7 @@ def copy(made, tmp_path):
 
 def test_every_image_becomes_its_latent_with_its_label_in_the_same_order(made):
     latents = source_of(made.folder)
-    about, autoencoder = latents.codec.latents, patch_autoencoder.load(made.place / "patches", "")
+    about, autoencoder = latents.codec.domain, patch_autoencoder.load(made.place / "patches", "")
     assert latents.codec.labels == made.images.codec.labels
     for split, images in made.images.splits.items():
         indices = np.array([len(images) - 1, 0, 5])
@@ -69,7 +69,7 @@ def test_an_autoencoder_that_gives_one_latent_for_all_is_refused():
 
 def test_draws_have_the_posteriors_mean_and_spread(made):
     source = source_of(made.folder)
-    train, scale = source.splits["train"], source.codec.latents.scale
+    train, scale = source.splits["train"], source.codec.domain.scale
     drawn = train.draw(np.full(4000, 7), [np.random.default_rng(place) for place in range(4000)])["x"] / scale
     mean = train.take(np.array([7]))["x"][0] / scale
     np.testing.assert_allclose(drawn.mean(0), mean, atol=5 * patch_autoencoder.SPREAD / 4000**0.5)

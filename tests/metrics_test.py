@@ -1,9 +1,10 @@
 import math
 
+from tinygen.objectives.base import Objective
 from tinygen.objectives.metrics import finalise
 
 
-class ByHalves:
+class ByHalves(Objective):
     """An objective with a metric that is no mean of anything."""
 
     def derived(self, means):
@@ -19,7 +20,7 @@ def test_what_has_no_weight_is_left_out_and_nothing_is_derived_of_it():
 
 
 def test_an_objective_need_not_derive_anything():
-    assert finalise({"loss": (1.0, 2.0)}, object()) == {"loss": 0.5}
+    assert finalise({"loss": (1.0, 2.0)}, Objective()) == {"loss": 0.5}
 
 
 def test_a_loss_that_is_no_number_stays_one_that_is_none():

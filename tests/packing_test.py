@@ -5,7 +5,7 @@ import pytest
 
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import check_batch
-from tinygen.data.text.packing import Stream, check_windows, shown, windows
+from tinygen.data.text.packing import Stream, windows
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
 from tinygen.media import Text
@@ -37,7 +37,7 @@ def test_every_token_but_the_first_is_predicted_once_in_order(length, pack):
     np.testing.assert_array_equal(batch["target"][there], made.tokens[1:])
     np.testing.assert_array_equal(batch["tokens"][there], made.tokens[:-1])
     assert set(batch["tokens"][~there]) | set(batch["target"][~there]) <= {E}
-    check_windows(batch)
+    Text(WORDS).check(batch, {})
 
 
 @pytest.mark.parametrize("pack", [True, False])
@@ -118,4 +118,4 @@ def test_what_is_shown_marks_where_a_document_ends():
     text = "The end.⟨end⟩Once"
     tokens = np.concatenate([WORDS.encode("The end."), [E], WORDS.encode("Once"), [E, E]])
     segment = np.asarray([*[1] * 8, *[2] * 5, 0, 0])
-    assert shown(WORDS, {"tokens": tokens[None], "segment": segment[None]}) == [text]
+    assert Text(WORDS).of_batch({"tokens": tokens[None], "segment": segment[None]}, None) == [text]

@@ -10,7 +10,8 @@ from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
-from tinygen.media import Media
+from tinygen.media import Preview
+from tinygen.objectives.base import Objective
 from tinygen.system import limits
 from tinygen.training import preflight
 
@@ -72,7 +73,7 @@ def test_checkpoints_that_are_there_already_need_no_more_room(curve, tmp_path, m
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Denoising:
+class Denoising(Objective):
     """Calls its model as a denoiser; previews what it is told to."""
 
     preview_of: str
@@ -81,8 +82,8 @@ class Denoising:
         error = jnp.mean(jnp.square(model(batch["x"]) - batch[self.preview_of]))
         return error, {"loss": (error, jnp.ones(()))}
 
-    def preview(self, model, batch, keys):
-        return {"samples": Media(model(batch["x"]))}
+    def preview(self, raw, averaged, batch, keys):
+        return {"samples": Preview(averaged(batch["x"]))}
 
 
 def test_an_objective_that_misses_what_the_data_do_not_have_is_refused_with_both_rows_and_the_place(flown, curve, add_row):

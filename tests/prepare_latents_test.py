@@ -63,7 +63,7 @@ def test_a_recipe_that_mirrors_has_mirrored_images_encoded_besides(made, add_row
     source, found = source_of(tmp_path / "twice"), patch_autoencoder.load(made.place / "patches", "")
     train = source.splits["train"]
     assert len(train) == 40
-    images = np.asarray(patch_autoencoder.decode(found.variables, source.codec.latents.unscaled(train.take(np.arange(40))["x"])))
+    images = np.asarray(patch_autoencoder.decode(found.variables, source.codec.domain.unscaled(train.take(np.arange(40))["x"])))
     np.testing.assert_allclose(images[20:], images[:20, :, ::-1], atol=0.01)
     assert len(source.splits["validation"]) == len(made.images.splits["validation"])
 

@@ -13,9 +13,10 @@ from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
+from tinygen.data.condition import Request
 from tinygen.errors import UserError
 from tinygen.evaluation.generated import conditions
-from tinygen.sampling import conditions as prompts
+from tinygen.sampling.conditions import asked
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +85,7 @@ def test_a_file_of_prompts_gives_a_picture_each(draw, tmp_path):
 
 def test_without_a_prompt_held_out_captions_are_drawn(draw, run):
     told, _ = draw("--num=2")
-    held_out = store.find(run.workdir).codec.text.examples
+    held_out = store.find(run.workdir).codec.conditions[0].examples
     assert [row["prompt"] for row in told["samples"]] == list(held_out[:2])
     assert (run.workdir / "prompts.txt").read_text().splitlines() == [held_out[index % len(held_out)] for index in range(6)]
 
@@ -159,7 +160,7 @@ def test_captions_that_have_changed_are_other_data(run, photos, tmp_path):
 
 def test_samples_are_scored_with_the_references_captions(run):
     saved = store.find(run.workdir)
-    examples = build.data_source(saved.config, saved.codec.text).splits["train"]
+    examples = build.data_source(saved.config, saved.codec).splits["train"]
     cond, rule = conditions(saved.codec, ["data"], 100, examples)
     assert rule == "as the reference's"
     assert cond["text"].shape == (100, 6)
@@ -178,17 +179,17 @@ def test_after_a_torn_checkpoint_a_later_stage_still_reads_as_the_first_did(run,
     train.main(config, str(tmp_path / "later"))
     (tmp_path / "later" / "checkpoints" / "4" / "codec" / "metadata").write_text("torn")
     assert train.main(config_lib.change(config, dict(train=dict(steps=5))), str(tmp_path / "later")) == 0
-    assert store.find(tmp_path / "later").codec.text.merges == store.find(run.workdir).codec.text.merges
+    assert store.find(tmp_path / "later").codec.conditions[0].merges == store.find(run.workdir).codec.conditions[0].merges
 
 
 def test_a_negative_prompt_acts_though_there_is_no_prompt(run, tmp_path):
     """Examples that are all too long: what is drawn without a caption is led away all the same."""
     codec = store.find(run.workdir).codec
-    bare = dataclasses.replace(codec, text=dataclasses.replace(codec.text, examples=()))
-    told = prompts.told(bare, 2, negative="a red square", guidance=2.0)
-    assert told.cond.keys() == told.negative.keys()
-    assert not told.cond["text"].any()
-    assert told.negative["text"].any()
+    bare = dataclasses.replace(codec, conditions=(dataclasses.replace(codec.conditions[0], examples=()),))
+    found = asked(bare, Request(negative="a red square"), 2, guidance=2.0)
+    assert found.cond.keys() == found.negative.keys()
+    assert not found.cond["text"].any()
+    assert found.negative["text"].any()
 
 
 def test_data_without_captions_are_refused_before_a_run_begins(tiny, tmp_path):
@@ -204,6 +205,6 @@ def test_a_later_stage_reads_words_as_the_first_did(run, photos, tmp_path):
         path.write_text(path.read_text().replace("square", "picture"))
     changes = dict(data=dict(path=str(other)), init=dict(ckpt=str(run.workdir)), train=dict(steps=2, eval_every=0, preview_every=0))
     train.main(config_lib.change(run.config, changes), str(tmp_path / "later"))
-    first, later = store.find(run.workdir).codec.text, store.find(tmp_path / "later").codec.text
+    first, later = store.find(run.workdir).codec.conditions[0], store.find(tmp_path / "later").codec.conditions[0]
     assert later.merges == first.merges
-    assert later.merges != build.data_source(config_lib.change(run.config, dict(data=dict(path=str(other))))).codec.text.merges
+    assert later.merges != build.data_source(config_lib.change(run.config, dict(data=dict(path=str(other))))).codec.conditions[0].merges

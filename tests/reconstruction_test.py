@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.test_util import check_grads
+from sampling import sampled
 from scipy import integrate, stats
 
-from tinygen import build, sample, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
 from tinygen.errors import UserError
+from tinygen.media import Image
 from tinygen.objectives.autoencoder import Reconstruction, divergence, psnr
 from tinygen.pretrained import autoencoder
 from tinygen.train_step import merge
@@ -92,11 +94,11 @@ def test_a_weight_that_is_none_is_refused(weight):
 
 
 def test_reconstructions_of_the_mean_stand_beside_their_originals():
-    (shown,) = Reconstruction(kl_weight=0.0).preview(model, {"x": X}, jax.random.key(0)).values()
-    assert (shown.kind, shown.value.shape) == ("image", (NUM, 4, 8, 1))
+    (shown,) = Reconstruction(kl_weight=0.0).preview(model, model, {"x": X}, jax.random.key(0)).values()
+    assert (shown.medium, shown.value.shape) == (Image(), (NUM, 4, 8, 1))
     np.testing.assert_array_equal(shown.value[:, :, :4], X)
     np.testing.assert_allclose(shown.value[:, :, 4:], 0.8 * X, rtol=1e-6)
-    assert Reconstruction(kl_weight=0.0).preview(model, {"x": np.zeros((1, 4, 4, 2))}, jax.random.key(0)) == {}
+    assert Reconstruction(kl_weight=0.0).preview(model, model, {"x": np.zeros((1, 4, 4, 2))}, jax.random.key(0)) == {}
 
 
 # A run
@@ -162,7 +164,7 @@ def test_a_run_of_another_objective_is_refused(classifier, tmp_path):
 @pytest.mark.slow
 def test_a_run_draws_no_samples(trained):
     with pytest.raises(UserError, match="objective 'autoencoder' draws no samples"):
-        sample.main(str(trained), step=None, ema=True, num=1, labels=None, settings={}, seed=0, batch_size=1, out=None)
+        sampled(trained, num=1)
 
 
 def test_sides_that_latents_do_not_divide_are_refused_before_anything_is_made():

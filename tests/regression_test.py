@@ -8,6 +8,7 @@ from jax.test_util import check_grads
 from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.errors import UserError
+from tinygen.media import Curve
 from tinygen.models.mlp import MLP
 from tinygen.objectives.regression import Regression
 from tinygen.sampling import preview
@@ -111,13 +112,13 @@ def test_noise_that_is_no_deviation_is_refused(noise):
 
 def test_the_plot_shows_truth_raw_and_averaged_weights_from_left_to_right():
     batch = {"x": np.array([[2.0], [-1.0], [0.0]], np.float32), "y": np.array([[4.0], [1.0], [0.0]], np.float32)}
-    (shown,) = regression().compare(lambda x: 10 * x, lambda x: -x, batch, KEY(0)).values()
-    assert (shown.kind, shown.curves) == ("curve", ("truth", "raw weights", "averaged weights"))
+    (shown,) = regression().preview(lambda x: 10 * x, lambda x: -x, batch, KEY(0)).values()
+    assert shown.medium == Curve(curves=("truth", "raw weights", "averaged weights"))
     np.testing.assert_array_equal(shown.value, [[-1, 1, -10, 1], [0, 0, 0, 0], [2, 4, 20, -2]])
 
 
 def test_what_is_no_curve_is_not_plotted():
-    assert regression(target_shape=(2,)).compare(double, double, BATCH, KEY(0)) == {}
+    assert regression(target_shape=(2,)).preview(double, double, BATCH, KEY(0)) == {}
 
 
 # In a run
@@ -146,7 +147,7 @@ def test_a_preview_is_drawn_with_the_raw_and_the_averaged_weights():
     with jax.set_mesh(parts.layout.mesh):
         state = init_state(parts.create, build.optimizer(config)[0], config.seed)
         state = state._replace(ema=jax.tree.map(lambda leaf: 0.5 * leaf, state.params))
-        points = preview.make_preview(config, source, parts)(state)["curve"].value
+        points = preview.make_preview(config, source, parts)(state)["curve"].items
     x, truth, *predictions = points.T
     np.testing.assert_allclose(truth, np.sin(x), atol=1e-6)
     for predicted, weights in zip(predictions, (state.params, state.ema), strict=True):

@@ -12,7 +12,7 @@ from tinygen import config, train
 from tinygen.data import contents, naming
 from tinygen.data.builtin import images
 from tinygen.data.captions.embedded import embedded
-from tinygen.data.captions.tokenized import captioned
+from tinygen.data.captions.tokenized import tokenized
 from tinygen.data.contents import Contents
 from tinygen.data.images.folder import folder
 from tinygen.data.text.sources import text
@@ -87,7 +87,7 @@ def test_other_labels_and_captions_of_the_same_pictures_are_named_by_the_picture
         lines[2] |= dict(kind=kind)
         lines[8] |= dict(text=word)
         (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-        return pictures(photos, label="kind"), captioned(pictures(photos), tokens="bytes", length=8, vocabulary=0)
+        return pictures(photos, label="kind"), tokenized(pictures(photos), tokens="bytes", length=8, vocabulary=0)
 
     (labels, captions), (other_labels, other_captions) = described("a", "8"), described("b", "eight")
     data_contents.keep(opened(workdir), labels)

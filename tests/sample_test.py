@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from sampling import sampled
 
-from tinygen import build, media, sample
+from tinygen import build
 from tinygen.data import builtin
 from tinygen.errors import UserError
+from tinygen.media import image
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +35,12 @@ def draw(finished, tmp_path):
             step=step,
             ema=ema,
             num=num,
-            labels=labels,
-            prompts=(),
-            negative=None,
+            labels=labels or (),
             settings=settings,
             seed=seed,
             batch_size=batch_size,
-            out=str(folder),
         )
-        assert sample.main(str(ckpt or finished.workdir), **arguments) == 0
+        assert sampled(ckpt or finished.workdir, folder, **arguments) == 0
         told = json.loads((folder / "samples.json").read_text())
         pictures = np.stack([np.asarray(Image.open(folder / row["file"])) for row in told["samples"]])
         return SimpleNamespace(folder=folder, pictures=pictures, told=told)
@@ -63,7 +62,7 @@ def test_a_call_leaves_a_file_a_sample_a_grid_and_how_they_were_made(draw, finis
     expected |= {"sampler": "heun", "guidance": 1.5, "nfe": 4}
     assert {key: drawn.told[key] for key in expected} == expected
     grid = np.asarray(Image.open(drawn.folder / "grid.png"))
-    np.testing.assert_array_equal(grid, media.grid(drawn.pictures, media.columns_for(6)))
+    np.testing.assert_array_equal(grid, image.grid(drawn.pictures, image.columns_for(6)))
 
 
 def test_a_sample_depends_on_its_number_alone(draw, machine_of):
@@ -146,6 +145,5 @@ def test_a_second_call_with_fewer_samples_leaves_none_of_the_first(draw):
 
 def test_without_a_place_the_files_go_beside_the_checkpoints(finished, tmp_path):
     workdir = shutil.copytree(finished.workdir, tmp_path / "copy")
-    given = dict(num=1, labels=None, prompts=(), negative=None, settings={}, seed=0, batch_size=64)
-    sample.main(str(workdir), step=10, ema=True, out=None, **given)
+    sampled(workdir, step=10, num=1)
     assert (workdir / "sampled" / "10" / "grid.png").exists()

@@ -12,7 +12,7 @@ from tinygen.data.codec import Codec, Field
 from tinygen.data.labels import Labels
 from tinygen.data.latents.provenance import Latents
 from tinygen.errors import UserError
-from tinygen.media import Array
+from tinygen.media import Array, Image
 from tinygen.training import warm_start
 
 CURE = "--config.init.partial=True"
@@ -21,7 +21,8 @@ CURE = "--config.init.partial=True"
 def codec(height=32, width=32, channels=3, labels=("black", "blond"), kind="image", **more):
     x = Field(shape=(height, width, channels), dtype="float32", low=-1.0, high=1.0)
     label = {"label": Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)} if labels else {}
-    return Codec(medium=Array(kind), spec={"x": x, **label, **more}, conditions=(Labels(tuple(labels)),))
+    medium = Image() if kind == "image" else Array(kind)
+    return Codec(medium=medium, spec={"x": x, **label, **more}, conditions=(Labels(tuple(labels)),) if labels else ())
 
 
 def config(**changes):
@@ -197,7 +198,7 @@ def latent_codec(**changes):
     about = dict(
         name="vae", sha256="a" * 64, source="vae", factor=4, image=(128, 128, 3), scale=0.5, shift=(0.0, 0.1, 0.2), data={}, images="faces"
     )
-    return dataclasses.replace(codec(labels=()), latents=Latents(**about | changes))
+    return dataclasses.replace(codec(labels=()), domain=Latents(**about | changes))
 
 
 @pytest.mark.parametrize(

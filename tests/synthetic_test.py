@@ -30,7 +30,7 @@ def test_nothing_is_both_trained_on_and_held_out():
 
 def test_it_keeps_its_codec_s_promise_and_another_scale_is_refused():
     source = sine(num=256, held_out=64)
-    assert source.codec.kind == "curve"
+    assert source.codec.medium.name == "curve"
     assert source.codec.facts().items() >= {"classes": 0, "shape": (1,), "target_shape": (1,)}.items()
     assert source.codec.spec["y"] == Field(shape=(1,), dtype="float32", low=-1.0, high=1.0)
     batch = next(source.batches("train", 64, seed=0))

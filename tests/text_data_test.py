@@ -16,7 +16,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.source import check_batch
 from tinygen.data.text.sources import spread
 from tinygen.errors import UserError
-from tinygen.training import resume, warm_start
+from tinygen.training import resume, setup, warm_start
 from tinygen.workdir import files
 
 STORIES = [f"Story {index}: the cat number {index} sat on the mat, it's {index * 7} years old. " * 3 for index in range(40)]
@@ -46,7 +46,7 @@ def source(path="", known=None, **keys):
 def told(made, split):
     """The documents of a split, read back from its windows."""
     batch = made.splits[split].take(np.arange(len(made.splits[split])))
-    vocabulary, there = made.codec.vocabulary, batch["segment"] > 0
+    vocabulary, there = made.codec.medium.vocabulary, batch["segment"] > 0
     tokens = batch["target"][there]
     return [vocabulary.decode(part) for part in np.split(tokens, np.flatnonzero(tokens == vocabulary.end) + 1)][:-1]
 
@@ -99,7 +99,7 @@ def test_held_out_windows_are_all_of_it_and_the_last_is_padded(stories):
     made = source(stories)
     batches = list(made.epoch("validation", 4))
     counted = sum(((batch["segment"] > 0) * batch["weight"][:, None]).sum() for batch in batches)
-    lengths = made.codec.vocabulary.byte_lengths
+    lengths = made.codec.medium.vocabulary.byte_lengths
     spelled = sum((lengths[batch["target"]] * (batch["segment"] > 0) * batch["weight"][:, None]).sum() for batch in batches)
     held_out = [STORIES[index].strip() for index in (10, 30)]
     assert spelled == sum(map(len, held_out))
@@ -119,7 +119,7 @@ def test_characters_that_training_has_not_seen_are_written_byte_by_byte_and_coun
     for name, text in {"1": "東 a b", "2": "東京 c", "3": "東 d e"}.items():
         (tmp_path / f"{name}.txt").write_text(text)
     made = source(tmp_path, tokenizer="characters")
-    assert made.codec.vocabulary.characters == "東"
+    assert made.codec.medium.vocabulary.characters == "東"
     assert told(made, "validation") == ["東京 c"]
     assert "38 % of the bytes of validation are of characters without a token of their own, written byte by byte" in made.about()
 
@@ -159,7 +159,7 @@ def test_a_wrong_key_is_refused_by_name(keys, said, stories):
 
 
 def test_a_bpe_of_no_more_than_bytes_has_no_merges(stories):
-    assert source(stories, tokenizer="bpe", vocabulary=257).codec.vocabulary.size == 257
+    assert source(stories, tokenizer="bpe", vocabulary=257).codec.medium.vocabulary.size == 257
 
 
 def test_a_document_longer_than_all_windows_of_a_batch_is_read_in_many(tmp_path):
@@ -168,26 +168,27 @@ def test_a_document_longer_than_all_windows_of_a_batch_is_read_in_many(tmp_path)
 
 
 def test_what_a_run_has_learnt_from_is_read_with_its_vocabulary_whatever_the_text_is_by_now(stories, tmp_path):
-    learnt = source(stories, tokenizer="bpe", vocabulary=300).codec.vocabulary
+    known = source(stories, tokenizer="bpe", vocabulary=300).codec
+    learnt = known.medium.vocabulary
     other = tmp_path / "other.txt"
     other.write_text(f"{MARKER}".join(["zebras zigzag, zebras zoom, they do"] * 9))
-    made = source(other, learnt, tokenizer="bpe", vocabulary=280)
-    assert made.codec.vocabulary == learnt
+    made = source(other, known, tokenizer="bpe", vocabulary=280)
+    assert made.codec.medium.vocabulary == learnt
     assert any("the one that the weights have learnt" in line for line in made.about())
-    assert source(other, tokenizer="bpe", vocabulary=280).codec.vocabulary != learnt
-    assert source(other, learnt).codec.vocabulary.kind == "bytes"
+    assert source(other, tokenizer="bpe", vocabulary=280).codec.medium.vocabulary != learnt
+    assert source(other, known).codec.medium.vocabulary.kind == "bytes"
 
 
 def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored(stories, tmp_path, monkeypatch):
     codec = source(stories, tokenizer="bpe", vocabulary=300).codec
     mine = config(stories, tokenizer="bpe", vocabulary=280)
-    assert train.words_so_far(mine, epath.Path(tmp_path)) is None
+    assert setup.codec_so_far(mine, epath.Path(tmp_path)) is None
     stage = config_lib.change(mine, dict(init=dict(ckpt="earlier")))
-    monkeypatch.setattr(warm_start, "find", lambda ckpt, option: Saved(epath.Path(ckpt), 9, mine, codec, {}))
-    assert train.words_so_far(stage, epath.Path(tmp_path)) == codec.vocabulary
+    monkeypatch.setattr(store, "find", lambda ckpt, option: Saved(epath.Path(ckpt), 9, mine, codec, {}))
+    assert setup.codec_so_far(stage, epath.Path(tmp_path)) == codec
     monkeypatch.setattr(store, "saved_steps", lambda folder: [3])
     monkeypatch.setattr(store, "item", lambda folder, step, name: json.loads(json.dumps(codec.to_json())))
-    assert train.words_so_far(mine, epath.Path(tmp_path)) == codec.vocabulary
+    assert setup.codec_so_far(mine, epath.Path(tmp_path)) == codec
 
 
 def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs(stories, tmp_path, caplog):
@@ -228,11 +229,12 @@ def test_how_text_is_read_may_not_change_in_a_runs_workdir(keys, tmp_path):
         resume.claim(workdir, config("a.txt", **keys))
 
 
-def test_the_first_windows_are_shown_as_the_model_sees_them(stories, tmp_path):
+def test_windows_from_all_over_are_shown_as_the_model_sees_them(stories, tmp_path):
     train.show_data(files.folder(tmp_path), source(stories, length=300), 3)
     shown = (tmp_path / "data.txt").read_text()
-    assert shown.startswith("⟨end⟩Story 0: the cat number 0 sat")
+    assert shown.startswith("[0]\n⟨end⟩Story 0: the cat number 0 sat")
     assert "⟨end⟩Story 1" in shown
+    assert [row["index"] for row in json.loads((tmp_path / "data.json").read_text())] == [0, 59, 119]
     assert not (tmp_path / "data.png").exists()
 
 

@@ -9,12 +9,13 @@ import tensorflow_datasets as library
 from PIL import Image
 from tfds_sets import HELD_OUT, NUM, Squares, Stripes, numbers, pixels_of, prepared, source_of
 
-from tinygen import build, media, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.data.images import pixels
 from tinygen.data.source import check_batch
 from tinygen.data.tfds import images
 from tinygen.errors import UserError
+from tinygen.media import image
 from tinygen.workdir import files
 
 
@@ -153,8 +154,8 @@ def test_a_run_shows_what_its_model_will_see_of_the_data(read, tmp_path):
     assert first["label"] == ("even", "odd")[spread[0] % 2]
     shown = np.asarray(Image.open(tmp_path / "data.png"))
     first_image = source.codec.decode(source.splits["train"].take(np.array([0]))["x"])
-    assert shown.shape == media.grid(np.repeat(first_image, 4, axis=0)).shape
-    np.testing.assert_array_equal(shown[:80, :80], media.grid(first_image)[:80, :80])
+    assert shown.shape == image.grid(np.repeat(first_image, 4, axis=0)).shape
+    np.testing.assert_array_equal(shown[:80, :80], image.grid(first_image)[:80, :80])
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def read(place, tmp_path, monkeypatch):
 
 def told(source, split):
     batch = source.splits[split].take(np.arange(len(source.splits[split])))
-    vocabulary, tokens = source.codec.vocabulary, batch["target"][batch["segment"] > 0]
+    vocabulary, tokens = source.codec.medium.vocabulary, batch["target"][batch["segment"] > 0]
     return {vocabulary.decode(part) for part in np.split(tokens, np.flatnonzero(tokens == vocabulary.end) + 1)} - {""}
 
 

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from tinygen.data.captions.tokenizer import BYTES, Text, trained_merges
+from tinygen.data.captions.tokenizer import BYTES, CaptionTokens, trained_merges
 from tinygen.data.codec import Codec, Field
+from tinygen.data.condition import Request, check_answered
 from tinygen.errors import UserError
 from tinygen.media import Image
 
@@ -15,7 +16,7 @@ MERGES = trained_merges(CAPTIONS, BYTES + 40)
 
 
 def text(**changes):
-    return Text(**(dict(length=12, merges=MERGES) | changes))
+    return CaptionTokens(**(dict(length=12, merges=MERGES) | changes))
 
 
 def spelled(tokens):
@@ -29,12 +30,12 @@ def spelled(tokens):
 
 @pytest.mark.parametrize("words", ["a person with red hair", "Ärger, 123 \U0001f642!", "x"])
 def test_tokens_spell_what_was_written(words):
-    assert bytes(token - 1 for token in Text(length=4).tokens(words)) == words.encode()
+    assert bytes(token - 1 for token in CaptionTokens(length=4).tokens(words)) == words.encode()
     assert spelled(text().tokens(words)) == words.encode()
 
 
 def test_merges_make_the_captions_they_were_trained_on_short():
-    bytewise, merged = (sum(len(each.tokens(caption)) for caption in CAPTIONS) for each in (Text(length=4), text()))
+    bytewise, merged = (sum(len(each.tokens(caption)) for caption in CAPTIONS) for each in (CaptionTokens(length=4), text()))
     assert len(MERGES) == 40
     assert merged < bytewise / 3
 
@@ -49,7 +50,7 @@ def test_spaces_and_line_breaks_are_all_one():
 
 
 def test_rows_are_padded_with_zeros_and_cut_where_they_are_too_long():
-    rows, counts = Text(length=3).rows(["ab", "", "abcde"])
+    rows, counts = CaptionTokens(length=3).rows(["ab", "", "abcde"])
     assert rows.dtype == np.int32
     np.testing.assert_array_equal(rows, [[98, 99, 0], [0, 0, 0], [98, 99, 100]])
     np.testing.assert_array_equal(counts, [2, 0, 5])
@@ -58,7 +59,7 @@ def test_rows_are_padded_with_zeros_and_cut_where_they_are_too_long():
 @pytest.mark.parametrize(("prompt", "said"), [("", "is empty"), (" \n", "is empty"), ("four", "has 4 tokens, and this model reads 3")])
 def test_a_prompt_that_cannot_be_read_is_refused(prompt, said):
     with pytest.raises(UserError, match=said):
-        Text(length=3).prompts([prompt])
+        CaptionTokens(length=3).prompts([prompt])
 
 
 def test_a_stored_codec_reads_words_as_before():
@@ -66,19 +67,19 @@ def test_a_stored_codec_reads_words_as_before():
     codec = Codec(medium=Image(), spec=spec, conditions=(text(examples=("red hair",)),))
     again = Codec.from_json(json.loads(json.dumps(codec.to_json())))
     assert again == codec
-    np.testing.assert_array_equal(again.conditions(3)["text"], text().prompts(["red hair"] * 3))
+    np.testing.assert_array_equal(again.encode(3)["text"], text().prompts(["red hair"] * 3))
     assert again.facts()["text_vocabulary"] == 1 + BYTES + 40
 
 
 def test_prompts_are_taken_in_turn():
     codec = Codec(medium=Image(), spec={}, conditions=(text(),))
-    assert codec.prompts(3, ["a", "b"]) == ["a", "b", "a"]
-    np.testing.assert_array_equal(codec.conditions(3, prompts=["a", "b"])["text"], text().prompts(["a", "b", "a"]))
+    assert codec.conditions[0].words(Request(prompts=["a", "b"]), 3) == ["a", "b", "a"]
+    np.testing.assert_array_equal(codec.encode(3, Request(prompts=["a", "b"]))["text"], text().prompts(["a", "b", "a"]))
 
 
 def test_a_prompt_for_a_model_without_captions_is_refused():
     with pytest.raises(UserError, match="without captions"):
-        Codec(medium=Image(), spec={}).conditions(1, prompts=["a"])
+        check_answered(Request(prompts=["a"]), ())
 
 
 @pytest.mark.parametrize(
@@ -98,13 +99,13 @@ def test_a_damaged_codec_is_named(damage):
 
 def test_merges_of_what_is_no_token_are_refused():
     with pytest.raises(UserError, match="no token"):
-        Text(length=4, merges=(("qq", "x"),)).tokens("red")
+        CaptionTokens(length=4, merges=(("qq", "x"),)).tokens("red")
 
 
 def test_half_a_character_becomes_a_question_mark():
     """JSON can hold one: what cuts words after so many UTF-16 units leaves them."""
     half = "a \ud83d door"
-    assert Text(length=9).tokens(half) == Text(length=9).tokens("a ? door")
+    assert CaptionTokens(length=9).tokens(half) == CaptionTokens(length=9).tokens("a ? door")
     assert trained_merges([half, half], BYTES + 4)
 
 
@@ -114,5 +115,5 @@ def test_a_row_of_dashes_becomes_no_token_of_its_own():
 
 
 def test_what_is_shortened_is_read_whole_and_ends_with_a_word():
-    assert Text(length=9).shortened("one two three") == "one two"
-    assert Text(length=2).shortened("one two") == ""
+    assert CaptionTokens(length=9).shortened("one two three") == "one two"
+    assert CaptionTokens(length=2).shortened("one two") == ""

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 from PIL import Image
+from sampling import sampled
 
 from tinygen import config as config_lib
-from tinygen import sample, train
+from tinygen import media, train
 from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
-from tinygen.media import Array, Media
+from tinygen.media import Array, Preview
 from tinygen.nn.layers import Buffer, Embedding, Linear
+from tinygen.objectives.base import Objective
 
 
 class ToyBigram(nnx.Module):
@@ -39,12 +41,14 @@ class ToyBigram(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToyNextToken:
+class ToyNextToken(Objective):
     """Cross-entropy of the next token."""
 
     length: int
     vocabulary: int
     temperature: float
+
+    generates = True
 
     def loss(self, model, batch, key, *, train):
         tokens = batch["tokens"]
@@ -54,18 +58,18 @@ class ToyNextToken:
         total = (jnp.sum(weight * nll), jnp.sum(weight))
         return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
 
-    def sample(self, model, keys, cond=None, negative=None):
+    def draw(self, model, keys, cond=None, negative=None):
         def follow(tokens, step):
             logits = model(tokens[:, None])[:, 0] / self.temperature
             tokens = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, step), row))(keys, logits)
             return tokens, tokens
 
         first = jnp.zeros(len(keys), jnp.int32)
-        return jax.lax.scan(follow, first, jnp.arange(self.length))[1].T  # [B, L]
+        return jax.lax.scan(follow, first, jnp.arange(self.length))[1].T, None  # [B, L]
 
-    def preview(self, model, batch, keys):
-        tokens = self.draw(model, keys)[0] / (self.vocabulary - 1) * 2 - 1
-        return {"samples": Media(jnp.broadcast_to(tokens[:, None, :, None], (len(keys), 4, self.length, 1)), kind="image")}
+    def preview(self, raw, averaged, batch, keys):
+        tokens = self.draw(averaged, keys)[0] / (self.vocabulary - 1) * 2 - 1
+        return {"samples": Preview(jnp.broadcast_to(tokens[:, None, :, None], (len(keys), 4, self.length, 1)), media.Image())}
 
 
 def toy_counting(*, step):
@@ -151,10 +155,7 @@ def test_dropout_acts_in_training_and_not_in_evaluation(counting, tmp_path, metr
 
 def test_samples_of_a_model_without_pictures_are_an_array(counting, tmp_path):
     train.main(counting(train=dict(preview_every=0, eval_every=0)), str(tmp_path / "run"))
-    arguments = dict(
-        step=None, ema=True, labels=None, prompts=(), negative=None, settings={}, seed=0, batch_size=64, out=str(tmp_path / "out")
-    )
-    assert sample.main(str(tmp_path / "run"), num=12, **arguments) == 0
+    assert sampled(tmp_path / "run", tmp_path / "out", num=12) == 0
     tokens = np.load(tmp_path / "out" / "samples.npz")["x"]
     assert tokens.shape == (12, 9)
     assert np.mean(np.diff(tokens, axis=1) % 8 == 3) > 0.9  # it counts by three

@@ -15,12 +15,13 @@ import pytest
 from PIL import Image
 
 import tinygen
-from tinygen import build, media, train
+from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
 from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
+from tinygen.media import image
 from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
 from tinygen.training import batches
@@ -134,7 +135,7 @@ def test_tensorboard_shows_the_same_numbers_and_the_grids(finished, metrics_of):
 
 def test_a_preview_is_a_grid_of_as_many_samples_as_asked_for(finished):
     picture = np.asarray(Image.open(finished.workdir / "samples" / "000020.png"))
-    assert picture.shape == media.grid(np.zeros((8, 16, 16, 3), np.uint8), media.columns_for(6)).shape
+    assert picture.shape == image.grid(np.zeros((8, 16, 16, 3), np.uint8), image.columns_for(6)).shape
 
 
 def test_previews_are_drawn_with_the_averaged_weights(finished):
@@ -146,7 +147,7 @@ def test_previews_are_drawn_with_the_averaged_weights(finished):
         preview = make_preview(finished.config, source, parts)
         shown = preview(SimpleNamespace(params=raw, ema=ema, buffers=buffers))["samples"]
     written = np.asarray(Image.open(finished.workdir / "samples" / "000020.png"))
-    np.testing.assert_array_equal(media.picture(shown, source.codec), written)
+    np.testing.assert_array_equal(shown.medium.overview(shown.items, shown.columns), written)
 
 
 def test_previews_come_densely_at_first_then_every_so_many_steps():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tinygen.data.codec import Codec, Field
-from tinygen.data.text import bpe, gpt2
+from tinygen.data.text import gpt2
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
-from tinygen.media import Text
+from tinygen.media import Text, bpe
 from tinygen.media.vocabulary import Vocabulary
 
 TEXT = "The cat sat. The cat, the mat: naïve café — 東京 🙂!\n\n  It's  \t\r\n1234 <|endoftext|>\x00\x7f\u00a0ÿ"
@@ -94,7 +94,7 @@ def test_a_stored_codec_reads_text_as_before(vocabulary):
     codec = codec_of(vocabulary)
     again = Codec.from_json(json.loads(json.dumps(codec.to_json())))
     assert again == codec
-    np.testing.assert_array_equal(again.vocabulary.encode(TEXT), vocabulary.encode(TEXT))
+    np.testing.assert_array_equal(again.medium.vocabulary.encode(TEXT), vocabulary.encode(TEXT))
 
 
 def test_a_model_is_told_the_length_the_tokens_their_bytes_and_the_end():
@@ -127,8 +127,8 @@ def test_arrays_that_are_no_windows_of_the_vocabularys_tokens_are_refused():
     for spec in ({}, codec.spec | {"target": short}, codec.spec | {"tokens": dataclasses.replace(codec.spec["tokens"], high=255)}):
         with pytest.raises(UserError, match=r"an example"):
             dataclasses.replace(codec, spec=spec)
-    with pytest.raises(UserError, match="a vocabulary is of text, and this is 'image'"):
-        dataclasses.replace(codec, kind="image")
+    with pytest.raises(UserError, match="image data have no vocabulary"):
+        Codec.from_json(codec.to_json() | {"kind": "image"})
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 
 from tinygen import train
 from tinygen.errors import UserError
+from tinygen.media.text import GLIMPSE, Text, Vocabulary
 from tinygen.workdir import writers
 from tinygen.workdir.files import folder
 
@@ -142,6 +143,6 @@ def test_texts_are_sent_as_a_table_a_row_each(wandb, tmp_path):
 
 
 def test_the_log_has_the_beginning_of_the_first_text_in_one_line():
-    assert writers.glimpse(["to be\n\nor not", "that is"]) == "to be or not"
-    assert len(writers.glimpse(["word " * 100])) <= writers.GLIMPSE
-    assert writers.glimpse([]) == ""
+    assert Text(Vocabulary(kind="bytes")).glimpse(["to be\n\nor not", "that is"]) == "to be or not"
+    assert len(Text(Vocabulary(kind="bytes")).glimpse(["word " * 100])) <= GLIMPSE
+    assert Text(Vocabulary(kind="bytes")).glimpse([]) == ""

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tinygen import config as config_lib
-from tinygen import evaluate, media, train
+from tinygen import evaluate, train
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.errors import UserError, printable
+from tinygen.media.text import MARK, GrowingText
 from tinygen.media.vocabulary import Vocabulary
-from tinygen.sampling.text import Growing
 
 BYTES = Vocabulary(kind="bytes")
 CONTEXT = 16
@@ -145,8 +145,8 @@ def test_previews_are_texts_marked_where_their_prompt_ends(run):
     assert {"000002.txt", "000002-continuations.txt"} <= {path.name for path in folder.iterdir()}
     continued = (folder / "000002-continuations.txt").read_text("utf-8")
     assert re.findall(r"^\[(\d)\]$", continued, re.MULTILINE) == ["0", "1", "2"]
-    assert continued.count(media.MARK) == 3
-    assert media.MARK not in (folder / "000002.txt").read_text("utf-8")
+    assert continued.count(MARK) == 3
+    assert MARK not in (folder / "000002.txt").read_text("utf-8")
 
 
 def test_the_report_shows_texts_through_time(run, tmp_path):
@@ -181,7 +181,7 @@ def test_perplexity_is_that_of_the_mean_loss_wherever_means_are_made(run, tmp_pa
 
 def in_pieces(text, stops=(), size=1):
     """What a growing text says, a few bytes at a time."""
-    growing, tokens = Growing(BYTES, stops), [*text.encode(), BYTES.end]
+    growing, tokens = GrowingText(BYTES, stops), [*text.encode(), BYTES.end]
     return [growing.add(tokens[at : at + size]) for at in range(0, len(tokens), size)], growing
 
 
@@ -192,10 +192,10 @@ def test_a_character_is_said_once_it_is_whole():
 
 
 def test_half_a_character_at_the_end_is_a_mark():
-    growing = Growing(BYTES, ())
+    growing = GrowingText(BYTES, ())
     assert growing.add([0xE2, 0x82]) == ""
     assert growing.add([BYTES.end]) == "\ufffd"
-    cut = Growing(BYTES, ())
+    cut = GrowingText(BYTES, ())
     assert cut.add([97, 0xE2], last=True) == "a\ufffd"
 
 

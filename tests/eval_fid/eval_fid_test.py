@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from sampling import sampled
 
-from tinygen import sample
 from tinygen.evaluation import generated
 from tinygen.evaluation.features import collecting, load
 from tinygen.evaluation.metrics.protocol import fingerprint
@@ -51,19 +51,7 @@ def test_a_line_holds_the_score_its_error_what_was_scored_and_by_which_protocol(
 def test_a_sample_is_the_one_that_tinygen_sample_draws(run, tmp_path):
     (drawn_here,) = run(labels=["all"])
     drawn = tmp_path / "drawn"
-    sample.main(
-        str(run.workdir),
-        step=None,
-        ema=True,
-        num=NUM,
-        labels=None,
-        prompts=(),
-        negative=None,
-        settings={},
-        seed=0,
-        batch_size=8,
-        out=str(drawn),
-    )
+    sampled(run.workdir, drawn, num=NUM, batch_size=8)
     (from_files,) = run(tmp_path / "files.jsonl", ckpt=None, samples=str(drawn), ref="pixel_faces:validation", num=None)
     assert numbers(from_files) == numbers(drawn_here)
     pictures = np.stack([np.asarray(Image.open(path)) for path in sorted(drawn.glob("0*.png"))])

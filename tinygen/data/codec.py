@@ -154,8 +154,9 @@ class Codec:
             raise UserError(f"{place}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:
             raise UserError(f"{place}: it is no codec of this version ({str(error)[:120]})") from error
-        if unknown := sorted(map(str, tree.keys() - codec.to_json().keys())):
-            raise UserError(f"{place}: it is no codec of this version (it has {', '.join(unknown)[:120]})")
+        read = codec.to_json()
+        if unread := [str(key) for key, value in tree.items() if value and not read.get(key)]:
+            raise UserError(f"{place}: it is no codec of this version: {codec.noun} data have no {', '.join(unread)[:120]}")
         return codec
 
 

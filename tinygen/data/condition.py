@@ -13,7 +13,7 @@ from tinygen.media.field import Spec
 Batch = dict[str, Any]
 """Arrays with a row per sample, or objects that are indexed like one."""
 
-BLOCK = 1024  # examples that are read at once
+BLOCK = 64  # examples that are read at once
 
 
 class Examples(Protocol):
