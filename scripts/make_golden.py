@@ -124,9 +124,10 @@ def draw(saved: Any) -> Any:
     """Four samples [4, 8, 8, 1] of a checkpoint, as `tinygen sample` draws them, before they are rounded to pixels."""
     from tinygen import build
     from tinygen.checkpoints import weights
+    from tinygen.sampling import draw as drawing
 
     parts = build.parts(saved.config, saved.codec)
-    return draw.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
+    return drawing.draw(weights.load(saved, parts, ema=True), parts, saved.codec.conditions(SAMPLES["num"]), **SAMPLES)
 
 
 if __name__ == "__main__":

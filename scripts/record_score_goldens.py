@@ -1,4 +1,4 @@
-"""Records what torch-fidelity makes of some made-up features: tests/golden/scores.json, which the tests of tinygen.scores hold up.
+"""Records what torch-fidelity makes of some made-up features: tests/golden/scores.json, which the scores of tinygen are held to.
 
     pip install torch-fidelity==0.4.0
     python scripts/record_score_goldens.py        prints the numbers and writes them

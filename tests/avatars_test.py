@@ -200,7 +200,7 @@ def test_an_interrupted_drawing_leaves_no_data_and_no_processes(tmp_path, monkey
 
 @pytest.mark.slow
 def test_two_processes_that_want_the_same_faces_do_not_disturb_each_other(tmp_path):
-    run = f"from tinygen.data import avatars_builder as a; b = a.builder('micah', 3, {str(tmp_path)!r})"
+    run = f"from tinygen.data.avatars import builder as a; b = a.builder('micah', 3, {str(tmp_path)!r})"
     code = f"{run}; b.download_and_prepare(); print(len(b.as_data_source('train')))"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [(process.communicate()[0], process.returncode) for process in both] == [("2\n", 0)] * 2

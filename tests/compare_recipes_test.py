@@ -32,7 +32,7 @@ def recipes(tmp_path, monkeypatch):
     for name in ("a.py", "b.py"):
         (folder / name).write_text(ASKING.replace("small=", "dense="))
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(runs.networks, "NAMES", ("toy",))
+    monkeypatch.setattr(runs.load, "NAMES", ("toy",))
 
 
 @pytest.fixture

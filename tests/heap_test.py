@@ -10,17 +10,17 @@ import pytest
 PROGRAM = """
 from pathlib import Path
 import numpy as np
-from tinygen import heap
+from tinygen.system import malloc
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
-heap.keep_memory()
+malloc.keep_memory()
 before, blocks = resident(), [np.ones(2**18, np.uint8) for _ in range(800)]
 del blocks[::2]
 del blocks[:390]
 kept = resident() - before
-heap.return_memory()
+malloc.return_memory()
 print(kept, resident() - before)
 """
 

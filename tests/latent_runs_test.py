@@ -202,7 +202,7 @@ def test_latents_are_no_pictures_to_compare_with_and_no_network_for_features(sma
         of_split(build.data_source(small()), "train", "--ref")
     saved = find(finished_latents)
     classifying = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(objective=dict(name="classification"))))
-    monkeypatch.setattr(load.checkpoint, "find", lambda *_, **__: classifying)
+    monkeypatch.setattr(load.store, "find", lambda *_, **__: classifying)
     with pytest.raises(UserError, match="on latent data"):
         load.of_run(str(finished_latents))
 

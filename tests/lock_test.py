@@ -19,7 +19,7 @@ from tinygen.workdir import lock
 HOLDER = """
 import sys
 from etils import epath
-from tinygen import lock
+from tinygen.workdir import lock
 with lock.own(epath.Path(sys.argv[1])):
     print("in", flush=True)
     sys.stdin.read()

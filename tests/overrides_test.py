@@ -92,7 +92,7 @@ def test_what_the_command_line_changed_is_passed_on_with_the_recipe(called, reci
 
 def test_a_recipe_is_described_with_its_overrides_instead_of_trained(called, recipe):
     module, (made,), _ = called("train", f"--config={recipe}", "--describe", "--config.batch_size=8")
-    assert module == "describe"
+    assert module == "training.describe"
     assert made.batch_size == 8
 
 

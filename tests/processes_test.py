@@ -24,7 +24,7 @@ from tinygen.errors import UserError
 ROOT = Path(__file__).parents[1]
 
 LIMIT = 240  # seconds, after which a test counts processes as hanging
-PROGRAM = "import sys; from tinygen import cli; {before}; sys.exit(cli.main(sys.argv[1:]))"
+PROGRAM = "import sys; from tinygen.cli import main as cli; {before}; sys.exit(cli.main(sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -166,14 +166,14 @@ def reached(workdir, running, step):
 
 
 FAILING = """
-from tinygen.data import base
+from tinygen.data import source
 from tinygen.errors import UserError
-take = base.ArrayExamples.take
+take = source.ArrayExamples.take
 def failing(self, indices, calls=[]):
     calls.append(1)
     if len(calls) > 9: raise UserError("picture 7 has gone")
     return take(self, indices)
-base.ArrayExamples.take = failing
+source.ArrayExamples.take = failing
 """
 
 

@@ -11,7 +11,7 @@ from tinygen.system import runtime
 
 PROGRAM = """
 import sys
-from tinygen import cli, commands
+from tinygen.cli import commands, main as cli
 words = {"train": ["train", "--config=configs/dit_digits8.py:smoke"], "bare": []}[sys.argv[1]]
 if words:
     commands._command = lambda module: lambda *args: 0
@@ -34,7 +34,7 @@ def test_a_commands_programs_have_ended_when_their_calls_return(how, ended):
 
 ASKED = """
 import sys
-from tinygen import cli, commands
+from tinygen.cli import commands, main as cli
 def compiles(*args):
     import jax
     jax.jit(lambda x: x.sum())(jax.numpy.ones(3))  # reads XLA_FLAGS

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from tinygen import build, train
+from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.store import Saved
@@ -16,7 +16,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.source import check_batch
 from tinygen.data.text.sources import spread
 from tinygen.errors import UserError
-from tinygen.training import resume, warm_start
+from tinygen.training import resume, setup, warm_start
 from tinygen.workdir import files
 
 STORIES = [f"Story {index}: the cat number {index} sat on the mat, it's {index * 7} years old. " * 3 for index in range(40)]
@@ -181,13 +181,13 @@ def test_what_a_run_has_learnt_from_is_read_with_its_vocabulary_whatever_the_tex
 def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored(stories, tmp_path, monkeypatch):
     codec = source(stories, tokenizer="bpe", vocabulary=300).codec
     mine = config(stories, tokenizer="bpe", vocabulary=280)
-    assert train.words_so_far(mine, epath.Path(tmp_path)) is None
+    assert setup.words_so_far(mine, epath.Path(tmp_path)) is None
     stage = config_lib.change(mine, dict(init=dict(ckpt="earlier")))
     monkeypatch.setattr(warm_start, "find", lambda ckpt, option: Saved(epath.Path(ckpt), 9, mine, codec, {}))
-    assert train.words_so_far(stage, epath.Path(tmp_path)) == codec.vocabulary
+    assert setup.words_so_far(stage, epath.Path(tmp_path)) == codec.vocabulary
     monkeypatch.setattr(store, "saved_steps", lambda folder: [3])
     monkeypatch.setattr(store, "item", lambda folder, step, name: json.loads(json.dumps(codec.to_json())))
-    assert train.words_so_far(mine, epath.Path(tmp_path)) == codec.vocabulary
+    assert setup.words_so_far(mine, epath.Path(tmp_path)) == codec.vocabulary
 
 
 def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs(stories, tmp_path, caplog):
@@ -229,7 +229,7 @@ def test_how_text_is_read_may_not_change_in_a_runs_workdir(keys, tmp_path):
 
 
 def test_the_first_windows_are_shown_as_the_model_sees_them(stories, tmp_path):
-    train.show_data(files.folder(tmp_path), source(stories, length=300), 3)
+    setup.show_data(files.folder(tmp_path), source(stories, length=300), 3)
     shown = (tmp_path / "data.txt").read_text()
     assert shown.startswith("⟨end⟩Story 0: the cat number 0 sat")
     assert "⟨end⟩Story 1" in shown
