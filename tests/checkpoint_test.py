@@ -25,7 +25,7 @@ def save_steps(workdir, steps, *, config, state, keep=9, keep_every=0, codec=COD
 def test_the_newest_are_kept_and_every_kth(made, curve, tmp_path):
     it = made(curve(), 8, 1, 1)
     assert save_steps(epath.Path(tmp_path), [1, 2, 3, 4, 5], config=it.config, state=it.state, keep=1, keep_every=2) == [2, 4, 5]
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5", "deleted"]  # which `saves` empties
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5", "deleted"]  # which `saver` empties
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch, fault):
 
 
 def test_a_recursion_of_ours_is_ours():
-    code = compile("def again(n):\n    return again(n + 1)\n", os.path.join(faults.PACKAGE, "state.py"), "exec")
+    code = compile("def again(n):\n    return again(n + 1)\n", os.path.join(faults.PACKAGE, "train_step.py"), "exec")
     exec(code, space := {})
     with pytest.raises(RecursionError) as caught:
         space["again"](0)

@@ -1,4 +1,4 @@
-"""From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in keys/."""
+"""From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in config/."""
 
 import dataclasses
 import functools

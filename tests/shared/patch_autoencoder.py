@@ -24,7 +24,7 @@ SPREAD = 0.25  # standard deviation of every posterior
 
 
 def load(source, option):
-    """The one that a file's text stands for, in place of `autoencoders.load`: another text is another autoencoder."""
+    """The one that a file's text stands for, in place of `autoencoder.load`: another text is another autoencoder."""
     path = Path(source)
     if not path.is_file():
         raise UserError(f"{option}={source}: there is no such file or folder")
