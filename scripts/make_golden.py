@@ -3,7 +3,7 @@
     python scripts/make_golden.py NAME        writes tests/golden/NAME.tar.xz; NAME is the release, for example 0.1
 
 A golden checkpoint is made once, by the release whose name it bears, and never again: people have runs that were saved
-by that release, and tests/golden_test.py stands for them. When that test fails, mend the code, or teach it to read the
+by that release, and tests/runs/golden_test.py stands for them. When that test fails, mend the code, or teach it to read the
 old format. Only a golden checkpoint that no release has shipped yet may be made anew, with --replace.
 
 The run is three steps of the smallest MicroDiT on digits8 (1,700 parameters), on one CPU device. The archive holds its

@@ -1,4 +1,6 @@
-"""Records what diffusers' autoencoder says of a seeded picture and latent, for tests/autoencoder_file_test.py, which needs no PyTorch.
+"""Records what diffusers' autoencoder says of a seeded picture and latent.
+
+They are for tests/pretrained/stable_diffusion_vae_test.py, which needs no PyTorch.
 
     python scripts/record_autoencoder_goldens.py record         writes tests/golden/autoencoder.npz and autoencoder_tensors.json
     python scripts/record_autoencoder_goldens.py public FOLDER  once: a file of Stable Diffusion's sizes, and what diffusers makes of it

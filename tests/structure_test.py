@@ -181,6 +181,13 @@ def test_no_file_is_longer_than_300_lines(path):
     assert len(path.read_text("utf-8").splitlines()) <= 300
 
 
+def test_a_test_lies_where_what_it_tests_does_or_among_those_of_whole_runs_or_scripts():
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("*_test.py")}
+    elsewhere = {folder for folder in folders if not ((PACKAGE / folder).is_dir() or (PACKAGE / f"{folder}.py").exists())}
+    assert {folder.parts[0] for folder in elsewhere} <= {"runs", "scripts", "launchers"}
+
+
 def test_every_package_is_installed():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("*.py")}
