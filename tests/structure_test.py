@@ -218,7 +218,7 @@ NAMING = [
     *(ROOT / "docs").rglob("*.md"),
     *RECIPES,
     *(ROOT / "scripts").rglob("*.py"),
-    *(ROOT / "scripts").glob("*.sh"),
+    *(ROOT / "scripts").rglob("*.sh"),
     *PACKAGE.rglob("*.py"),
 ]
 

@@ -1,4 +1,4 @@
-"""Files of autoencoders, good and bad. The answers that they are compared with were recorded by scripts/record_autoencoder_goldens.py."""
+"""Files of autoencoders, good and bad. They are compared with answers recorded by scripts/goldens/record_autoencoder_goldens.py."""
 
 import hashlib
 import json

@@ -18,7 +18,7 @@ ARCHIVES = sorted((ROOT / "tests" / "golden").glob("*.tar.xz"))
 BROKEN = """
 A checkpoint saved by release {} is no longer read as it was written. People have such checkpoints: mend the code, or teach
 it to read the old format. Never make the archive anew for this - unless that release is not out yet, and its format was
-meant to change: then `python scripts/make_golden.py {} --replace`."""
+meant to change: then `python scripts/goldens/make_golden.py {} --replace`."""
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda archive: archive.name.removesuffix(".tar.xz"))
@@ -34,7 +34,7 @@ def golden(request, tmp_path):
 
 
 def test_the_first_release_has_a_golden_checkpoint():
-    assert "0.1.tar.xz" in [archive.name for archive in ARCHIVES], "python scripts/make_golden.py 0.1"
+    assert "0.1.tar.xz" in [archive.name for archive in ARCHIVES], "python scripts/goldens/make_golden.py 0.1"
 
 
 def test_every_number_of_the_state_is_read_as_it_was_written(golden):

@@ -82,7 +82,9 @@ def _latents(old: Latents, new: Latents) -> list[str]:
     if old.sha256 != new.sha256:
         return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {new.name} ({new.sha256[:16]})"]
     if (old.scale, old.shift) != (new.scale, new.shift):
-        return [f"scale of latents: {old.scale:.6g} -> {new.scale:.6g} (scripts/prepare_latents.py --like=DIR takes the first stage's)"]
+        return [
+            f"scale of latents: {old.scale:.6g} -> {new.scale:.6g} (scripts/prepare/prepare_latents.py --like=DIR takes the first stage's)"
+        ]
     return []
 
 

@@ -154,7 +154,7 @@ def test_a_folder_that_is_not_whole_is_refused(copy, spoil, told):
 
 
 def test_a_missing_path_says_how_latents_are_made():
-    with pytest.raises(UserError, match=r"config.data.path is empty.*\npython scripts/prepare_latents.py"):
+    with pytest.raises(UserError, match=r"config.data.path is empty.*\npython scripts/prepare/prepare_latents.py"):
         source_of("")
 
 

@@ -1,4 +1,4 @@
-"""Scores of the same features are torch-fidelity's, whose numbers scripts/record_score_goldens.py has recorded."""
+"""Scores of the same features are torch-fidelity's, whose numbers scripts/goldens/record_score_goldens.py has recorded."""
 
 import json
 from pathlib import Path

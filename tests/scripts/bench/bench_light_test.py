@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "bench"
 OURS = {"jax", "flax", "optax", "numpy", "absl", "ml_collections"}
 THEIRS = {
     *("jaxlib", "ml_dtypes", "opt_einsum", "scipy"),  # JAX's own

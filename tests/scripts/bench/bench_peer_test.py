@@ -12,7 +12,7 @@ import pytest
 
 from tinygen import build
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "bench"
 # Speaks the protocol and claims times; what each mode does is its own.
 FAKE = """
 import json, os, sys

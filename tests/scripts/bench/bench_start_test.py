@@ -1,4 +1,4 @@
-"""`scripts/bench.py start`: commands timed from a shell, of this tree and of others."""
+"""`scripts/bench/bench.py start`: commands timed from a shell, of this tree and of others."""
 
 import json
 

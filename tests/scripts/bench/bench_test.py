@@ -12,7 +12,7 @@ from tinygen import build, train
 from tinygen.system import malloc, runtime
 from tinygen.training import program
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "bench"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""scripts/prepare_latents.py: what it writes, what it refuses before it encodes, and what it leaves behind."""
+"""scripts/prepare/prepare_latents.py: what it writes, what it refuses before it encodes, and what it leaves behind."""
 
 import dataclasses
 import shutil

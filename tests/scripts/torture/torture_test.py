@@ -1,4 +1,4 @@
-"""The quick part of scripts/torture.py, by its own functions: real runs that are killed and damaged; and that it sees what it looks for."""
+"""The quick part of scripts/torture/torture.py, by its own functions: real runs killed and damaged; and that it sees what it looks for."""
 
 import hashlib
 import json
