@@ -38,7 +38,7 @@ fmt: dev
 lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/shellcheck --external-sources scripts/*.sh .ci/run
+	$(BIN)/shellcheck --external-sources scripts/launch/*.sh .ci/run
 
 types: dev
 	$(BIN)/pyright
@@ -47,16 +47,16 @@ LATENT := configs/microdit_xl_latent.py
 smoke: setup
 	place=$$(mktemp -d) && for recipe in $(filter-out $(LATENT), $(wildcard configs/*.py)); do \
 	  $(BIN)/tinygen train --config=$$recipe:smoke --workdir=$$place/$$(basename $$recipe .py) || exit 1; done && \
-	$(BIN)/python scripts/prepare_latents.py --config=configs/autoencoder_avatars.py:smoke \
+	$(BIN)/python scripts/prepare/prepare_latents.py --config=configs/autoencoder_avatars.py:smoke \
 	  --autoencoder=$$place/autoencoder_avatars --out=$$place/latents && \
 	$(BIN)/tinygen train --config=$(LATENT):smoke --config.data.path=$$place/latents --workdir=$$place/microdit_xl_latent
 
 bench: setup
-	$(BIN)/python scripts/bench.py products --seconds=3
-	$(BIN)/python scripts/bench.py step --rounds=4
-	$(BIN)/python scripts/bench.py loop
+	$(BIN)/python scripts/bench/bench.py products --seconds=3
+	$(BIN)/python scripts/bench/bench.py step --rounds=4
+	$(BIN)/python scripts/bench/bench.py loop
 
 torture: setup
-	$(BIN)/python scripts/torture.py kills
-	$(BIN)/python scripts/torture.py two
-	$(BIN)/python scripts/torture.py faults
+	$(BIN)/python scripts/torture/torture.py kills
+	$(BIN)/python scripts/torture/torture.py two
+	$(BIN)/python scripts/torture/torture.py faults

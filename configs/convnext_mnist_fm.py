@@ -9,7 +9,7 @@ Time: 32 minutes
 1.4M parameters, 0.56M fewer: it has the same blocks, and neither a span, a guidance to be told nor a second prediction. 32 minutes on two
 busy CPU cores (9,000 steps of 64, which take about as long as 5,000 of improved MeanFlow). 500 samples of fifty evaluations (twelve steps
 of Heun with guidance 2): 100 % are read as the class that was asked for, pixel spread 0.93 and distance to the nearest training image 0.95
-of real digits' (scripts/score_digits.py).
+of real digits' (scripts/compare/score_digits.py).
 
 Its times are those of the other recipe, so that held-out losses can be compared: velocity_loss there, loss here. `:grouped` has XLA's
 depthwise convolution in place of products.

@@ -9,8 +9,8 @@ Time: 21 minutes
 
 1.96M parameters; 21 minutes on two CPU cores, partly beside other work (5,000 steps of 64). 500 samples of one evaluation: 99.6 % are
 read as the class that was asked for, pixel spread 0.83 and distance to the nearest training image 0.92 of real digits'
-(scripts/score_digits.py). convnext_mnist_fm.py, the same blocks by flow matching in the same time, has 100 %, 0.93 and 0.95 with fifty
-evaluations. Its held-out loss after as many steps is 0.1596, this recipe's velocity_loss 0.1673.
+(scripts/compare/score_digits.py). convnext_mnist_fm.py, the same blocks by flow matching in the same time, has 100 %, 0.93 and 0.95
+with fifty evaluations. Its held-out loss after as many steps is 0.1596, this recipe's velocity_loss 0.1673.
 
 The loss is of no use to watch: its examples weigh by their own errors. docs/one_step.md says which numbers are, and why times are
 almost even, the power is not 1 and three quarters of the examples have r = t. 28x28 in patches of 2 is 14x14 places, and 7x7 at the second
@@ -45,7 +45,7 @@ def get_config(variant: str = "") -> Config:
 
 
 def sweep() -> dict[str, dict]:
-    """Questions, each a change of the recipe as it stands: scripts/compare_recipes.py --sweep=convnext_mnist_imf.
+    """Questions, each a change of the recipe as it stands: scripts/compare/compare_recipes.py --sweep=convnext_mnist_imf.
 
     At equal steps; a smaller batch sees fewer images. Compare raw_loss and velocity_loss: power and offset change the scale of the loss.
     """

@@ -8,7 +8,7 @@ Time: 3 minutes
     tinygen train --config=meanflow_digits:improved --workdir=runs/improved     # improved MeanFlow in its place
 
 0.77M parameters; 3 minutes on two CPU cores (3,000 steps of 64). 500 samples of one evaluation: 99.8 % are read as the class that
-was asked for, pixel spread 0.85 and distance to the nearest training image 1.03 of real digits' (scripts/score_digits.py
+was asked for, pixel spread 0.85 and distance to the nearest training image 1.03 of real digits' (scripts/compare/score_digits.py
 --data=digits8); `:improved`, which takes guidance as it is asked for when sampling: 100 %, 0.67 to 0.77 and 0.92 to 1.02 at
 guidance 1.5, three seeds.
 

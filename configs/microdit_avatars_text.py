@@ -13,13 +13,13 @@ A caption of your own images stands in img.txt beside img.png, or in a metadata.
 5.4M parameters; 3,000 steps of 32 took 34 minutes on two CPU cores that did as much else besides. After 500 steps colours and hair are
 what the words say, after 2,000 glasses too.
 
-What 600 prompts in the captions' own words asked for, and a fixed rule on pixels found (scripts/score_avatars.py, which reads 1,000 real
-held-out faces without a mistake): background 100 %, hair 100 %, skin 100 %, glasses yes or no 100 %, each at least 99.4 % with a
+What 600 prompts in the captions' own words asked for, and a fixed rule on pixels found (scripts/compare/score_avatars.py, which reads 1,000
+real held-out faces without a mistake): background 100 %, hair 100 %, skin 100 %, glasses yes or no 100 %, each at least 99.4 % with a
 confidence of 95 %; by chance 18, 13, 31 and 50 %.
 
-    python scripts/score_avatars.py --prompts-out=prompts.txt --num=600
+    python scripts/compare/score_avatars.py --prompts-out=prompts.txt --num=600
     tinygen sample --ckpt=runs/microdit_avatars_text --prompts=prompts.txt --out=drawn
-    python scripts/score_avatars.py --samples=drawn --size=32
+    python scripts/compare/score_avatars.py --samples=drawn --size=32
 
 32x32 in patches of 4 is 64 tokens. 418 tokens of BPE make captions of 110 letters 24 tokens long, at most 34.
 """

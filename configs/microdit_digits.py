@@ -12,8 +12,8 @@ Time: 5 minutes
 
 2.2M parameters. 28x28 in patches of 2 is 196 tokens: two narrow blocks of the mixer see all of them, six of the backbone the 49 that
 are kept. A masked step takes 0.36 of the time of a whole one, so that 1,400 of them and 700 whole ones take as long as 1,200 whole ones:
-five minutes on two CPU cores. In that time, over three seeds (mean ± standard deviation; scripts/compare_recipes.py, `--num=4000 --set
-objective.nfe=20`):
+five minutes on two CPU cores. In that time, over three seeds (mean ± standard deviation; scripts/compare/compare_recipes.py, `--num=4000
+--set objective.nfe=20`):
 
              steps          held-out loss     Fréchet distance in classify_digits' features, to the training images
     masked   1,400 + 700    0.1718 ± 0.0032   0.0726 ± 0.0037  (0.0768, 0.0702, 0.0707)
@@ -24,7 +24,7 @@ How the time is divided matters, and was chosen on these seeds: 2,500 masked ste
 In patches of 4, which are 49 tokens, masking does not pay: 0.36 against 0.08 in equal time (one seed, 1,500 samples).
 
 What masking saves, measured on two CPU cores: with two blocks of mixer and twelve of backbone, 256 wide, on 256 tokens, a step takes
-0.35 of the time (scripts/bench.py step --width=256 --depth=12 --set model.mixer_depth=2 --against model.mask=0.75).
+0.35 of the time (scripts/bench/bench.py step --width=256 --depth=12 --set model.mixer_depth=2 --against model.mask=0.75).
 """
 
 from tinygen.config import Config, base, vary

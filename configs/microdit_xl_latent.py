@@ -1,10 +1,10 @@
 """MicroDiT XL/2 on latents, by label: 32x32x4 for images of 256x256 with Stable Diffusion's autoencoder (factor 8).
 
-Data: latents that scripts/prepare_latents.py makes of your images
+Data: latents that scripts/prepare/prepare_latents.py makes of your images
 Draws: images of 256x256 by label
 Time: a GPU or TPU
 
-    python scripts/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
+    python scripts/prepare/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
         --autoencoder=vae.safetensors --out=latents/photos                                         # once
     tinygen train --config=microdit_xl_latent --config.data.path=latents/photos                    # three quarters of the patches dropped
     tinygen train --config=microdit_xl_latent:unmasked --config.data.path=latents/photos \\
@@ -14,7 +14,7 @@ Time: a GPU or TPU
 All of it in small, in a minute or two on a CPU, on drawn faces and an autoencoder that has hardly learnt:
 
     tinygen train --config=autoencoder_avatars:smoke
-    python scripts/prepare_latents.py --config=autoencoder_avatars:smoke --autoencoder=runs/autoencoder_avatars-smoke \\
+    python scripts/prepare/prepare_latents.py --config=autoencoder_avatars:smoke --autoencoder=runs/autoencoder_avatars-smoke \\
         --out=latents/smoke
     tinygen train --config=microdit_xl_latent:smoke
 

@@ -1,4 +1,4 @@
-"""From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in keys/."""
+"""From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in config/."""
 
 import dataclasses
 import functools
@@ -175,10 +175,8 @@ def train_call(config: Config, parts: Parts, shardings: TrainState) -> tuple[Cal
 
 
 def _train_step(config: Config, parts: Parts) -> Callable[..., Any]:
-    tx, schedule = optimizer(config)
-    return make_train_step(
-        parts.graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
-    )
+    keys = {"seed": config.seed, "ema_decay": config.ema.decay, "accumulate": config.optim.accumulate}
+    return make_train_step(parts.graphdef, parts.objective, *optimizer(config), **keys)
 
 
 def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
@@ -215,9 +213,7 @@ def abstract_call(config: Config, parts: Parts) -> Call:
 
 
 def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
-    """Raises UserError for attention whose heads do not split evenly, though its products' width may well, and for feed-forwards and
-    experts that do not.
-    """
+    """Raises UserError for heads, feed-forwards and experts that do not split evenly, though the width of their products may."""
     for _, module in nnx.iter_modules(model):
         if isinstance(module, CausalAttention):
             for key, heads in {"kv_heads": module.kv_heads, "heads": module.heads}.items():
@@ -230,12 +226,10 @@ def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
             heads = module.heads
             if heads == config.model.get("heads"):
                 raise UserError(f"config.model.heads={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+            what = f"config.mesh.tensor={tensor} splits attention's heads"
             if "heads" not in config.model:
-                raise UserError(
-                    f"config.mesh.tensor={tensor} splits attention's heads, and model {config.model.name!r} has {heads}: leave it at 1"
-                )
-            keys = "config.model.attention_first, mixer_width or text_width"
-            raise UserError(f"config.mesh.tensor={tensor} splits attention's heads, and a block has {heads}: change {keys}")
+                raise UserError(f"{what}, and model {config.model.name!r} has {heads}: leave it at 1")
+            raise UserError(f"{what}, and a block has {heads}: change config.model.attention_first, mixer_width or text_width")
         if isinstance(module, SwiGLU | GELU) and (hidden := module.up.kernel.shape[1]) % tensor:
             cure = f"config.model.mlp_multiple={config.model.mlp_multiple} must be a multiple of it"
             raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
@@ -272,9 +266,8 @@ def check_batch_size(config: Config, layout: Layout) -> None:
     """Raises UserError for a batch that does not split over the devices."""
     micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
     if micro % multiple:
-        what = f"config.batch_size={config.batch_size}" + (
-            f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
-        )
+        divided = f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
+        what = f"config.batch_size={config.batch_size}{divided}"
         raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
 
 

@@ -17,11 +17,9 @@ from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints import weights as trained
 from tinygen.data.captions.embedded import carried_over
 from tinygen.data.source import DataSource
-from tinygen.distributed import processes
-from tinygen.distributed.mesh import Layout, make_mesh
+from tinygen.distributed import mesh, processes
 from tinygen.errors import UserError
 from tinygen.evaluation import compare, generated, grid, references
-from tinygen.evaluation.compare import RECORD
 from tinygen.evaluation.features import load
 from tinygen.evaluation.features.collecting import collected, forget
 from tinygen.evaluation.features.extraction import Extractor, extractor
@@ -32,8 +30,7 @@ from tinygen.evaluation.metrics.protocol import fingerprint
 from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, shortage
 from tinygen.sampling.settings import configured, find, guidance, stepping
 from tinygen.system.terminal import say
-from tinygen.workdir import data_contents
-from tinygen.workdir.files import TEXT, folder
+from tinygen.workdir import data_contents, files
 
 NUM = 50_000  # samples of a checkpoint, as published numbers have it
 MOST = 10_000_000  # samples; more is a slip
@@ -113,7 +110,7 @@ def main(
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
     using = extractor(network(), parts.layout)
-    task = _task(found, using, wanted, record or saved.workdir / RECORD)
+    task = _task(found, using, wanted, record or saved.workdir / compare.RECORD)
     labelled = found.examples if found.conditions == saved.codec.conditions else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), generated.told_by(cond, found.pictures)
@@ -171,7 +168,7 @@ def _score_files(
     pictures = pictures if num is None else pictures.first(num)
     found = references.find(ref, network, None)
     check_num(pictures.num, network, wanted, force)
-    using = extractor(network(), Layout(make_mesh(trained.EVERYWHERE["mesh"])))
+    using = extractor(network(), mesh.Layout(mesh.make_mesh(trained.EVERYWHERE["mesh"])))
     task = _task(found, using, wanted, record)
     score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)
     return 0
@@ -199,7 +196,7 @@ def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
     with processes.lead_first("data"):
         source = build.data_source(config, codec, prepares=False)
     processes.agree("the data", source.fingerprint)
-    if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
+    if why := data_contents.change(files.folder(saved.workdir), saved.manifest, source):
         logging.warning("The data of %s have changed since it was trained (%s): scores are against what they are now", saved.workdir, why)
     return source
 
@@ -226,7 +223,7 @@ def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, S
 
 def identity(saved: store.Saved) -> str:
     """What tells a checkpoint from another of the same step that the workdir held before: its sums, or its time."""
-    sums = saved.folder.read(checksums.SUMS, TEXT)
+    sums = saved.folder.read(checksums.SUMS, files.TEXT)
     return sums.decode("utf-8", "replace") if sums is not None else str(saved.folder.path().stat().mtime)
 
 
@@ -255,7 +252,7 @@ def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
             "reference_name": reference.name, "protocol": protocol, "fingerprint": fingerprint(protocol),
         }  # fmt: skip
         if task.record is not None:  # before the features are deleted
-            folder(task.record.parent).append(task.record.name, json.dumps(line) + "\n")
+            files.folder(task.record.parent).append(task.record.name, json.dumps(line) + "\n")
     against = f"{reference.num:,} pictures of {reference.name}" if reference.num else reference.name
     preset = "" if network.preset == network.name else f", {network.preset}"
     say(f"{pictures.num:,} samples of {pictures.name}, against {against} (features: {network.name}{preset})")

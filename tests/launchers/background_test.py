@@ -1,4 +1,4 @@
-"""scripts/background.sh: what becomes of the processes that it starts, and of those that it did not start."""
+"""scripts/launch/background.sh: what becomes of the processes that it starts, and of those that it did not start."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "launch"
 
 
 def alive(pid):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LAUNCHERS = Path(__file__).parents[2] / "scripts"
+LAUNCHERS = Path(__file__).parents[2] / "scripts" / "launch"
 # A stand-in for tinygen: says what it was told, then does as its process is told in $PLAN, such as "wait fail".
 STAND_IN = """#!/usr/bin/env bash
 trap 'echo got INT; exit 130' INT

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "scripts"
+SCRIPTS = ROOT / "scripts" / "launch"
 LAUNCHERS = sorted(path.name for path in SCRIPTS.glob("*.sh") if os.access(path, os.X_OK))
 
 
@@ -141,10 +141,10 @@ SSH = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "mine"]
           [*SSH, "--worker=all", "--command=cd tinygen && python3.12 -m venv .venv && "
            ".venv/bin/pip install --constraint constraints.txt --editable './[tpu,gcs]'"]]),
         (["run", *TRAIN],
-         [[*SSH, "--worker=all", "--command=cd tinygen && scripts/background.sh start run -- "
+         [[*SSH, "--worker=all", "--command=cd tinygen && scripts/launch/background.sh start run -- "
            + shlex.join([".venv/bin/tinygen", *TRAIN[1:], "--config.distributed=auto"])]]),
-        (["follow"], [[*SSH, "--worker=0", "--command=cd tinygen && scripts/background.sh follow run"]]),
-        (["stop"], [[*SSH, "--worker=all", "--command=cd tinygen && scripts/background.sh stop run"]]),
+        (["follow"], [[*SSH, "--worker=0", "--command=cd tinygen && scripts/launch/background.sh follow run"]]),
+        (["stop"], [[*SSH, "--worker=all", "--command=cd tinygen && scripts/launch/background.sh stop run"]]),
         (["delete"], [[*SSH[:4], "delete", "mine"]]),
     ],
     ids=lambda value: value[0] if isinstance(value[0], str) else "",
@@ -200,7 +200,7 @@ def test_a_mistake_is_one_or_two_lines_and_status_2(launch, put, command):
 def test_a_launcher_begins_with_what_it_does_and_its_command_which_are_its_help(launch, name):
     text = (SCRIPTS / name).read_text()
     told = launch(name, "--help").stdout
-    assert re.match(r"#!/usr/bin/env bash\n# [A-Z].*\.\n#\n#   scripts/" + re.escape(name), text)
+    assert re.match(r"#!/usr/bin/env bash\n# [A-Z].*\.\n#\n#   scripts/launch/" + re.escape(name), text)
     assert told.splitlines() == [line.lstrip("#").removeprefix(" ") for line in text.partition("\nset -")[0].splitlines()[1:]]
 
 

@@ -24,7 +24,7 @@ SPREAD = 0.25  # standard deviation of every posterior
 
 
 def load(source, option):
-    """The one that a file's text stands for, in place of `autoencoders.load`: another text is another autoencoder."""
+    """The one that a file's text stands for, in place of `autoencoder.load`: another text is another autoencoder."""
     path = Path(source)
     if not path.is_file():
         raise UserError(f"{option}={source}: there is no such file or folder")
@@ -60,7 +60,7 @@ def get_config(variant=""):
 
 
 def words(place, variant=""):
-    """What `make` tells scripts/prepare_latents.py, but for --out."""
+    """What `make` tells scripts/prepare/prepare_latents.py, but for --out."""
     return [f"--config={place / 'recipe.py'}{variant}", f"--autoencoder={place / 'patches'}"]
 
 

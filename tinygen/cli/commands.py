@@ -49,7 +49,7 @@ class Command:
 def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
     with _joined_for(recipe.config, values):
         if values.describe:
-            return _command("describe")(recipe.config)
+            return _command("training.describe")(recipe.config)
         return _command("train")(recipe.config, _workdir(values), {"recipe": recipe.path, "changed": recipe.changed})
 
 
@@ -139,15 +139,15 @@ def _report(values: flags.FlagValues, recipe: None) -> int | None:
 
 
 def _recipes(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("recipes")(values.name, copy=values.copy, out=values.out)
+    return _command("cli.recipes")(values.name, copy=values.copy, out=values.out)
 
 
 def _keys(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("keys.listing")(values.prefix)
+    return _command("cli.key_listing")(values.prefix)
 
 
 def _completion(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}"))
+    return _command("cli.completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}"))
 
 
 def check_places(values: flags.FlagValues) -> None:

@@ -72,7 +72,7 @@ DATASETS: dict[str, Section] = {
         data_dir=key("", "where TFDS keeps prepared sets; '': its default", RESUME),
     ),
     "latents": Section(
-        "latents of images by an autoencoder, as scripts/prepare_latents.py of a checkout writes them",
+        "latents of images by an autoencoder, as scripts/prepare/prepare_latents.py of a checkout writes them",
         path=key("", "the folder; its content may not change on resume", OWN, RESUME),
         autoencoder=key("", "what decodes them: a .safetensors file or a run; '': what encoded them, where it was then", RESUME),
         sample=key(True, "draw each training latent from its posterior, anew each epoch; otherwise its mean"),

@@ -62,7 +62,7 @@ SCHEMA = Section(
             "how captions become tokens; '': captions are not read; bpe: a byte-level BPE, trained on the captions at the start",
             choices=("", "bytes", "bpe"),
         ),
-        embeddings=key("", "in place of tokens: a folder by scripts/prepare_text.py; its content may not change on resume", RESUME),
+        embeddings=key("", "in place of tokens: a folder by scripts/prepare/prepare_text.py; its content may not change on resume", RESUME),
         length=key(64, "tokens read of a caption; the end of a longer one is cut off"),
         vocabulary=key(1024, "most tokens of bpe, padding and the 256 bytes included"),
     ),

@@ -14,7 +14,7 @@ exactly 50 of each class of `digits`, 17 or 18 of each of `digits8`. No image st
 
 `plays()` are 1.96 MB of Shakespeare (MIT), of which a comedy and a tragedy are held out.
 
-LICENSES.md beside this file says where each comes from; scripts/prepare_embedded.py makes the files again.
+LICENSES.md beside this file says where each comes from; scripts/prepare/prepare_embedded.py makes the files again.
 """
 
 import hashlib

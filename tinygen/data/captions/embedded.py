@@ -61,7 +61,7 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
     The fingerprint covers the embeddings, not where they lie.
 
     Args:
-      folder: as `scripts/prepare_text.py` has written it.
+      folder: as `scripts/prepare/prepare_text.py` has written it.
       known: the codec of the run so far, whose text encoder must be the same.
 
     Raises UserError for embeddings of other data, of other captions or of another encoder than is known, and where they are damaged.

@@ -1,4 +1,4 @@
-"""Captions as a text encoder's embeddings: the folder that `scripts/prepare_text.py` writes, and what sampling must know of it.
+"""Captions as a text encoder's embeddings: the folder that `scripts/prepare/prepare_text.py` writes, and what sampling must know of it.
 
 A split has two files: `<split>.npy`, float16 [T, D], the embeddings of all its captions' tokens one after another, and
 `<split>_lengths.npy`, int32 [N], how many each example has; 0 is an example without a caption. Captions are far shorter than the longest
@@ -25,7 +25,9 @@ from tinygen.media.field import Spec
 ABOUT, VERSION = "text.json", 1
 SPLITS = ("train", "validation")
 LONGEST, MOST_FEATURES, LONGEST_NAME = 4096, 2**16, 4096  # tokens, features, characters
-MAKING = "Embeddings are made, in a checkout of tinygen, by\npython scripts/prepare_text.py --config=RECIPE --encoder=DIR --out={folder}"
+MAKING = (
+    "Embeddings are made, in a checkout of tinygen, by\npython scripts/prepare/prepare_text.py --config=RECIPE --encoder=DIR --out={folder}"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

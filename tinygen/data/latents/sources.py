@@ -1,4 +1,4 @@
-"""Latents of images, as `scripts/prepare_latents.py` writes them: a folder of one ArrayRecord file a split, and `latents.json`.
+"""Latents of images, as `scripts/prepare/prepare_latents.py` writes them: a folder of one ArrayRecord file a split, and `latents.json`.
 
 A record holds the mean and the standard deviation of one image's posterior (float16 [h, w, c] each), its label (int32, -1 = none) and its
 caption (UTF-8), one after another. float16 takes half the disk and half the reading of float32, and rounds by 5e-4 of a value at most,
@@ -80,7 +80,7 @@ def _sum(tree: Any) -> str:
 
 MAKING = (
     "Latents are made, in a checkout of tinygen, by\n"
-    "python scripts/prepare_latents.py --config=RECIPE --autoencoder=FILE|RUN --out={folder}"
+    "python scripts/prepare/prepare_latents.py --config=RECIPE --autoencoder=FILE|RUN --out={folder}"
 )
 
 

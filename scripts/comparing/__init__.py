@@ -1,9 +1,0 @@
-"""The parts of the scripts that compare recipes, which import them from their own folder. They run the tree that they stand in."""
-
-import sys
-from pathlib import Path
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-if str(REPOSITORY) not in sys.path:
-    sys.path.insert(0, str(REPOSITORY))

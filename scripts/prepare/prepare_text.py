@@ -1,0 +1,179 @@
+"""Reads the captions of a recipe's data by a text encoder once, CLIP's or T5's, so that a model can be trained on their embeddings.
+
+    pip install 'tinygen[text]'
+    python scripts/prepare/prepare_text.py --config=microdit_avatars_text --encoder=openai/clip-vit-large-patch14 \\
+        --out=embeddings/avatars
+    tinygen train --config=microdit_avatars_text --config.text.tokens= --config.text.embeddings=embeddings/avatars
+
+The encoder is a folder with config.json, weights and tokenizer, or a name of the hub, which is downloaded once. Of a recipe only its
+section `data` counts, with what --config.data.KEY=VALUE changes of it. Captions of both splits are read in their order, each by itself;
+of longer ones than --length the end is cut off. Examples without a caption get no token.
+
+The folder appears when it is whole. `tinygen/data/captions/embeddings.py` says what it holds; its `text.json` names the encoder, the
+data and the captions. A model takes the embeddings in place of tokens; `tinygen sample --prompt` reads prompts by the same encoder.
+"""
+
+import argparse
+import hashlib
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from etils import epath
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tinygen import build
+from tinygen import config as config_lib
+from tinygen.cli import main as cli
+from tinygen.config import Config
+from tinygen.data.captions.embedded import digest, spread
+from tinygen.data.captions.embeddings import SPLITS, CaptionEmbeddings, Prepared, Split, files_of
+from tinygen.data.captions.tokenized import captions_of, digests
+from tinygen.data.contents import FILE
+from tinygen.data.source import DataSource
+from tinygen.errors import UserError
+from tinygen.pretrained import text_encoder
+from tinygen.pretrained.text_encoder import Encoder
+from tinygen.profiling.footprint import si
+from tinygen.system.limits import free_bytes
+
+LENGTH = 77  # tokens of a caption: CLIP's own
+GAP = 2**20  # bytes that are left free on the disk
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="Reads a recipe's captions by a text encoder, for config.text.embeddings.", allow_abbrev=False
+    )
+    parser.add_argument("--config", required=True, metavar="RECIPE.py[:VARIANT]", help="whose captions; --config.data.KEY=VALUE overrides")
+    parser.add_argument("--encoder", required=True, metavar="DIR|NAME", help="a folder of CLIP's or T5's, or a name of the hub")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to be made")
+    parser.add_argument("--length", type=int, metavar="S", help=f"tokens of a caption at most ({LENGTH}, or what the encoder reads)")
+    parser.add_argument("--batch_size", type=int, default=64, help="captions that are encoded at once (64)")
+    overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
+    arguments = parser.parse_args(rest)
+    try:
+        config, _ = cli.configured(arguments.config, overrides)
+        given = " ".join([f"--config={arguments.config}", *overrides])
+        print(prepare(config, arguments.encoder, arguments.out.expanduser(), arguments.length, arguments.batch_size, given))
+    except UserError as error:
+        print(f"prepare_text: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"prepare_text: {error.filename or arguments.out}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_size: int, given: str) -> str:
+    """Writes the folder; returns what is said of it.
+
+    given: the recipe and its overrides, for the next command
+    Raises UserError for what would keep it from being of use, before it encodes.
+    """
+    if batch_size < 1:
+        raise UserError(f"--batch_size={batch_size} must be positive")
+    if out.exists():
+        raise UserError(f"--out={out} is there already: give another, or take it away first")
+    found = text_encoder.load(encoder, accelerated=True)
+    length = min(LENGTH, found.length) if length is None else length
+    if not 1 < length <= found.length:
+        raise UserError(f"--length={length} must lie in 2 to {found.length:,}: the tokens that {found.name} reads at most")
+    source = build.data_source(config_lib.change(config, dict(text=dict(tokens="", embeddings=""), data=dict(overfit=0))))
+    captions = captions_of(source, "--config")
+    fresh = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    with progress_bar() as progress:
+        counts = {split: counted(words, found, progress, f"tokens of {split}") for split, words in captions.items()}
+        check_room(out, [np.minimum(each, length) for each in counts.values()], found.features)
+        fresh.mkdir(parents=True)
+        try:
+            prepared = written(fresh, source, captions, counts, found, length, batch_size, progress)
+            prepared.write(fresh)
+            if contents := source.contents.also(captions=digests(source, captions)):
+                (fresh / FILE).write_text(contents.kept(source.fingerprint), "utf-8")
+            fresh.rename(out)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    tokens = " --config.text.tokens=" if config.text.tokens else ""
+    return report(out, prepared, f"{given}{tokens}")
+
+
+def counted(captions: Sequence[str], encoder: Encoder, progress: Progress, what: str) -> np.ndarray:
+    """int32 [N], the tokens of each caption, however many; 0 for none."""
+    blocks, size = [], 1024
+    for first in progress.track(range(0, len(captions), size), description=what):
+        block = captions[first : first + size]
+        blocks.append(np.where([bool(each) for each in block], encoder.count(block), 0))
+    return np.concatenate([np.zeros(0, np.int32), *blocks]).astype(np.int32)
+
+
+def check_room(out: Path, lengths: Sequence[np.ndarray], features: int) -> None:
+    """Raises UserError where the disk has less room than the embeddings take."""
+    tokens, num = sum(int(each.sum()) for each in lengths), sum(map(len, lengths))
+    needed, free = 2 * tokens * features + 4 * num, free_bytes(epath.Path(out.absolute()))
+    if free is not None and needed + GAP > free:
+        raise UserError(f"--out={out}: embeddings of {tokens:,} tokens take {si(needed, 1024)}B, and {si(free, 1024)}B are free there")
+
+
+def written(
+    folder: Path, source: DataSource, captions: dict[str, list[str]], counts: dict[str, np.ndarray], encoder: Encoder, length: int,
+    batch_size: int, progress: Progress,
+) -> Prepared:  # fmt: skip
+    """Encodes both splits into the folder; returns what its `text.json` is to say."""
+    splits: dict[str, Split] = {}
+    for split in SPLITS:
+        lengths = np.minimum(counts[split], length).astype("<i4")
+        values, total = files_of(folder, split), hashlib.sha256()
+        np.save(values[1], lengths)
+        with open(values[0], "wb") as file:
+            header = dict(descr="<f2", fortran_order=False, shape=(int(lengths.sum()), encoder.features))
+            np.lib.format.write_array_header_2_0(file, header)
+            for block in encoded(captions[split], lengths, encoder, length, batch_size, progress, f"encoding {split}"):
+                file.write(block)
+                total.update(block)
+        splits[split] = Split(
+            num=len(lengths), captioned=int((lengths > 0).sum()), cut=int((counts[split] > length).sum()), tokens=int(lengths.sum()),
+            captions=digest(captions[split]), spread=spread(source.splits[split]), values=total.hexdigest(),
+            lengths=hashlib.sha256(lengths.tobytes()).hexdigest(),
+        )  # fmt: skip
+    text = CaptionEmbeddings(encoder=encoder.name, sha256=encoder.sha256, length=length, features=encoder.features)
+    return Prepared(text=text, data=source.fingerprint, splits=splits)
+
+
+def encoded(
+    captions: Sequence[str], lengths: np.ndarray, encoder: Encoder, length: int, batch_size: int, progress: Progress, what: str
+) -> Iterator[bytes]:
+    """The embeddings of a split's tokens, one after another, in float16. Raises UserError for values that it does not hold."""
+    told = np.flatnonzero(lengths)  # those without a caption have no tokens
+    for first in progress.track(range(0, len(told), batch_size), description=what):
+        rows = told[first : first + batch_size]
+        embed, there = encoder.encode([captions[int(row)] for row in rows], length)
+        if not np.array_equal(there.sum(1), lengths[rows]):
+            raise UserError(f"{encoder.name} reads a caption as more or fewer tokens than its tokenizer counts: is it another's?")
+        with np.errstate(over="ignore"):  # told of below
+            halves = embed[there].astype("<f2")
+        if not np.isfinite(halves).all():
+            raise UserError(f"{encoder.name} gives values that are not finite, or beyond 65,504: are its weights whole?")
+        yield halves.tobytes()
+
+
+def report(out: Path, prepared: Prepared, given: str) -> str:
+    train, held_out, text = prepared.splits["train"], prepared.splits["validation"], prepared.text
+    size, cut = sum(file.stat().st_size for split in SPLITS for file in files_of(out, split)), train.cut + held_out.cut
+    return (
+        f"{out}: captions of {train.captioned:,} of {train.num:,} training examples, {held_out.captioned:,} of {held_out.num:,} held out; "
+        f"{train.tokens + held_out.tokens:,} tokens of {text.features} features, {si(size, 1024)}B\n"
+        f"by {text.encoder} (sha256 {text.sha256[:16]}); {cut:,} captions had more than {text.length} tokens and were cut off\n"
+        f"next: tinygen train {given} --config.text.embeddings={out}"
+    )
+
+
+def progress_bar() -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
