@@ -32,7 +32,8 @@ from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network
-from tinygen.media import Array, Curve, Preview
+from tinygen.media import Array, Curve
+from tinygen.media.preview import Preview
 from tinygen.nn.layers import Linear
 from tinygen.nn.names import path_name
 from tinygen.objectives.base import Objective

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tinygen import config
+from tinygen import config, media
 from tinygen.config import schema
+from tinygen.data.codec import CONDITIONS
+from tinygen.data.domain import Domain
+from tinygen.data.latents.provenance import Latents
+from tinygen.samplers import table
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinygen"
@@ -129,6 +133,27 @@ def test_models_objectives_data_and_what_lies_below_see_no_configuration(name):
 @pytest.mark.parametrize("name", IMPORTS)
 def test_nothing_imports_scripts_recipes_or_tests(name):
     assert not {each for each in IMPORTS[name] if each.split(".")[0] in ("scripts", "configs", "tests", "conftest", "pytest")}
+
+
+PARTS = (media.Medium, media.Array, media.Curve, *media.MEDIA.values(), Domain, Latents, *CONDITIONS)
+MEDIA_MAY = {"data", "media"}  # rooms that know which media, domains and conditions there are
+
+
+@pytest.mark.parametrize("name", sorted(name for name in TREES if room(name) not in MEDIA_MAY))
+def test_nobody_asks_what_the_data_or_the_objective_are(name):
+    """Media, conditions and objectives answer by methods: a new one touches none of those who call them."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Attribute) and node.attr in ("kind", "vocabulary"):
+            assert ast.unparse(node.value).rpartition(".")[2] in ("self", "dtype"), f"{name}: {ast.unparse(node)}"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("hasattr", "getattr"):
+            assert not ast.unparse(node.args[0]).endswith("objective"), f"{name}: {ast.unparse(node)}"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+            asked = set(re.findall(r"\w+", ast.unparse(node.args[1]).replace("jax.Array", ""))) & {each.__name__ for each in PARTS}
+            assert not asked or name == "pretrained.latents", f"{name}: {ast.unparse(node)}"
+
+
+def test_a_sampler_s_name_is_a_choice_of_the_configuration():
+    assert set(config.objectives.SAMPLERS) == set(table.SAMPLERS)
 
 
 def uses(tree, name):

@@ -28,6 +28,7 @@ from tinygen.evaluation.images import Pictures, of_folder, of_npz
 from tinygen.evaluation.metrics.frechet import too_few
 from tinygen.evaluation.metrics.protocol import fingerprint
 from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, shortage
+from tinygen.pretrained import latents
 from tinygen.sampling.settings import configured, find, guidance, stepping
 from tinygen.system.terminal import say
 from tinygen.workdir import data_contents, files
@@ -189,7 +190,7 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
 def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
     """The data of a run, or the images behind latents. Data that have changed are warned of."""
     codec = saved.codec
-    if images := references.originals(codec.domain, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set."):
+    if images := latents.originals(codec.domain, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set."):
         if config.text.embeddings:  # which were prepared for the latents
             return carried_over(build.data_source(config_lib.change(config, {"data": {"overfit": 0}}), codec, prepares=False), images)
         return build.captioned(config, images, codec)

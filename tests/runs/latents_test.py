@@ -21,9 +21,9 @@ from tinygen.data.condition import Request
 from tinygen.errors import UserError
 from tinygen.evaluation.features import extraction, load
 from tinygen.evaluation.images import of_split
-from tinygen.evaluation.references import originals
 from tinygen.media import image
 from tinygen.pretrained import autoencoder, latents
+from tinygen.pretrained.latents import originals
 from tinygen.sampling import draw
 from tinygen.sampling.settings import configured
 

@@ -16,7 +16,8 @@ from tinygen import media, train
 from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
-from tinygen.media import Array, Preview
+from tinygen.media import Array
+from tinygen.media.preview import Preview
 from tinygen.nn.layers import Buffer, Embedding, Linear
 from tinygen.objectives.base import Objective
 

@@ -10,7 +10,7 @@ from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
-from tinygen.media import Preview
+from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective
 from tinygen.system import limits
 from tinygen.training import preflight

@@ -20,8 +20,8 @@ from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model
 from tinygen.evaluation.images import of_split
 from tinygen.evaluation.metrics.frechet import too_few
-from tinygen.evaluation.references import originals
 from tinygen.evaluation.scores import DURING, Score, Side, chosen, shortage, side_of
+from tinygen.pretrained.latents import originals
 from tinygen.sampling import draw
 from tinygen.train_step import TrainState, Tree
 

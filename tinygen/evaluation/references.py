@@ -1,6 +1,5 @@
 """What samples are compared with: statistics in a file, pictures in a folder or a file, or a split of a data set."""
 
-import functools
 import json
 import os
 from collections.abc import Callable
@@ -13,10 +12,7 @@ from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config.schema import DATASETS
 from tinygen.data.condition import Condition
-from tinygen.data.domain import Domain
-from tinygen.data.latents.provenance import Latents
 from tinygen.data.source import DataSource, Examples
-from tinygen.distributed import processes
 from tinygen.errors import UserError, unknown
 from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.images import Pictures, digest, of_folder, of_npz, of_split, reading
@@ -70,32 +66,6 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
     if os.sep in ref or ref.endswith(".npz"):
         raise UserError(f"{option}={ref} is not there")
     raise unknown(option, ref, [*SPLITS, *(name for name in DATASETS if name not in UNNAMED)])
-
-
-def originals(domain: Domain, cure: str) -> DataSource | None:
-    """The images behind latents, which samples are compared with; None for data that are no latents.
-
-    cure: what to do if they are gone, for the message
-    Raises UserError then, and if they have changed.
-    """
-    if not isinstance(domain, Latents):
-        return None
-    try:
-        source = _images(json.dumps(dict(domain.data), sort_keys=True))
-        if source.fingerprint != domain.images:
-            raise UserError(f"they have changed since ({domain.images} -> {source.fingerprint})")
-    except UserError as error:
-        raise UserError(f"the images that these latents were made of cannot be had: {error}\n{cure}") from error
-    return source
-
-
-@functools.lru_cache(maxsize=1)
-def _images(data: str) -> DataSource:
-    """The source of a recipe's section `data`. Processes ask each other about it once."""
-    with processes.lead_first("the images"):
-        source = build.data_source(config_lib.base(data=json.loads(data)), prepares=False)
-    processes.agree("the images", source.fingerprint)
-    return source
 
 
 def _of_source(source: DataSource, split: str, name: str) -> Found:

@@ -4,15 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinygen.media.array import Array
-from tinygen.media.base import Medium, Preview, View
+from tinygen.media.base import Medium
 from tinygen.media.curve import Curve
 from tinygen.media.image import Image
 from tinygen.media.text import Text
 from tinygen.media.vocabulary import Vocabulary
 
-__all__ = ["MEDIA", "Array", "Curve", "Image", "Medium", "Preview", "Text", "View", "Vocabulary", "from_json"]
+__all__ = ["MEDIA", "Array", "Curve", "Image", "Medium", "Text", "Vocabulary", "element_of", "from_json"]
 
 MEDIA: dict[str, type[Medium]] = {"image": Image, "text": Text}
+
+
+def element_of(suffix: str) -> str:
+    """The HTML element that shows a preview's file with this suffix, without the dot; "" for a file that no medium writes."""
+    return next((medium.element for medium in (*MEDIA.values(), Curve) if medium.sheet_suffix == suffix), "")
 
 
 def from_json(tree: Mapping[str, Any]) -> Medium:

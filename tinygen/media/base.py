@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from tinygen.errors import UserError
@@ -127,23 +126,3 @@ class Medium:
     def positions(self, spec: Spec) -> tuple[int, int] | None:
         """The height and width over which a model learns positions that can be interpolated; None without such."""
         return None
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Preview:
-    """One thing that an objective's preview shows.
-
-    value: in the model's own domain, to be decoded by the run's codec; or, with a medium, in that medium's
-    """
-
-    value: Any
-    medium: Medium | None = dataclasses.field(default=None, metadata=dict(static=True))
-
-
-class View(NamedTuple):
-    """What people are shown: items, and the medium that knows how to show them. columns: of a grid; None = the medium chooses"""
-
-    medium: Medium
-    items: Any
-    columns: int | None = None

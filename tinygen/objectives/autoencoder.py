@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.media import Image, Preview
+from tinygen.media import Image
+from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective
 
 SMALLEST = 1e-10  # mean squared error that counts at least: 106 dB

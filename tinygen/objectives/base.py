@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from tinygen.media import Preview
+from tinygen.media.preview import Preview
 
 Batch = Mapping[str, jax.Array]
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.media import Image, Preview
+from tinygen.media import Image
+from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective
 
 FRAME = 2  # pixels, around a picture that is read rightly (grey, as between pictures) or wrongly (red)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.media import Curve, Preview
+from tinygen.media import Curve
+from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective
 
 

@@ -1,6 +1,7 @@
 """From a model's domain to its medium: values as they are, latents through the autoencoder that made them."""
 
 import functools
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from tinygen import build
+from tinygen import config as config_lib
 from tinygen.data.codec import Codec
 from tinygen.data.domain import Domain
 from tinygen.data.latents.provenance import Latents
+from tinygen.data.source import DataSource
+from tinygen.distributed import processes
 from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder
@@ -36,6 +41,32 @@ def to_medium(domain: Domain, x: np.ndarray) -> np.ndarray:
 def items(codec: Codec, x: np.ndarray) -> Any:
     """x [N, ...] of a model's domain as items of its medium: uint8 images [N, H, W, C], texts. Raises what `check` does."""
     return codec.medium.decode(to_medium(codec.domain, x))
+
+
+def originals(domain: Domain, cure: str) -> DataSource | None:
+    """The images behind latents, which samples are compared with; None for data that are no latents.
+
+    cure: what to do if they are gone, for the message
+    Raises UserError then, and if they have changed.
+    """
+    if not isinstance(domain, Latents):
+        return None
+    try:
+        source = _images(json.dumps(dict(domain.data), sort_keys=True))
+        if source.fingerprint != domain.images:
+            raise UserError(f"they have changed since ({domain.images} -> {source.fingerprint})")
+    except UserError as error:
+        raise UserError(f"the images that these latents were made of cannot be had: {error}\n{cure}") from error
+    return source
+
+
+@functools.lru_cache(maxsize=1)
+def _images(data: str) -> DataSource:
+    """The source of a recipe's section `data`. Processes ask each other about it once."""
+    with processes.lead_first("the images"):
+        source = build.data_source(config_lib.base(data=json.loads(data)), prepares=False)
+    processes.agree("the images", source.fingerprint)
+    return source
 
 
 def _decoding(latents: Latents) -> Callable[[np.ndarray], np.ndarray]:

@@ -24,7 +24,7 @@ BYTES = {"pred": 1, "f8": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, 
     "s8": 1, "u8": 1, "s32": 4, "u32": 4, "s4": 1, "u4": 1
 }  # fmt: skip
 
-INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[\w-]+)\((?P<operands>[^)]*)\)(?P<rest>.*)")
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)(?P<rest>.*)")
 SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
@@ -54,7 +54,7 @@ class Program:
 
 class _Instruction(NamedTuple):
     type: str
-    kind: str
+    opcode: str
     operands: list[str]
     rest: str
 
@@ -70,7 +70,7 @@ def read(text: str) -> Program:
         for each in map(_instruction, filter(COUNTED.search, instructions.values())):
             if each is None:
                 continue
-            kind = each.kind.removesuffix("-done")
+            kind = each.opcode.removesuffix("-done")
             if kind in COLLECTIVES:
                 total += collections.Counter({kind: 1, f"{kind} bytes": _bytes(each.type)})
                 continue
@@ -80,7 +80,7 @@ def read(text: str) -> Program:
                 total += max(
                     (counted(branch.strip(" %")) for branch in branches[1].split(",")), key=lambda branch: (branch["flops"], branch.total())
                 )
-            turns = int(known[1]) if each.kind == "while" and (known := TURNS.search(each.rest)) else 1
+            turns = int(known[1]) if each.opcode == "while" and (known := TURNS.search(each.rest)) else 1
             for called in CALLED.findall(each.rest):
                 total += collections.Counter({what: turns * count for what, count in counted(called).items()})
         return total
@@ -106,7 +106,7 @@ def _computations(text: str) -> tuple[dict[str, dict[str, str]], str]:
 def _instruction(line: str) -> _Instruction | None:
     """Parsed only where it is counted, or an operand of what is: most of a program is element-wise. None for what is no instruction."""
     match = INSTRUCTION.match(re.sub(r"/\*.*?\*/", "", line))
-    return match and _Instruction(match["type"], match["kind"], re.findall(r"%([\w.-]+)", match["operands"]), match["rest"])
+    return match and _Instruction(match["type"], match["opcode"], re.findall(r"%([\w.-]+)", match["operands"]), match["rest"])
 
 
 def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -125,11 +125,11 @@ def _bytes(type_: str) -> int:
 
 def _flops(each: _Instruction, beside: Mapping[str, str]) -> int:
     """Of one product: twice its result's elements times what is summed for each."""
-    gemm = each.kind == "custom-call" and "gemm" in each.rest and "dot_dimension_numbers" in each.rest  # cuBLAS
-    if each.kind not in ("dot", "convolution") and not gemm:
+    gemm = each.opcode == "custom-call" and "gemm" in each.rest and "dot_dimension_numbers" in each.rest  # cuBLAS
+    if each.opcode not in ("dot", "convolution") and not gemm:
         return 0
     result = math.prod(next(_shapes(each.type))[1])
-    if each.kind == "convolution":
+    if each.opcode == "convolution":
         kernel = _shape(beside[each.operands[1]])
         labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
         assert labels

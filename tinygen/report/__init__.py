@@ -10,6 +10,7 @@ from urllib.parse import quote
 from etils import epath
 
 from tinygen.errors import UserError, in_line
+from tinygen.media import element_of
 from tinygen.report import charts, page, texts
 from tinygen.report.pictures import BUDGET, Album, pack
 from tinygen.report.run import Run, read
@@ -50,9 +51,9 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
     """(the page, what it says of all runs together). Adds to each run's problems what its pictures show."""
     groups = [[File(run.folder, "data.png")] for run in runs if run.folder.type_of("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
-    groups += [[path for path in group if path.path.suffix == ".png"] for group in previews]
+    groups += [[path for path in group if shown_by(path) == "img"] for group in previews]
     album = pack(groups, budget)
-    words, unread = texts.read([path for group in previews for path in group if path.path.suffix == ".txt"])
+    words, unread = texts.read([path for group in previews for path in group if shown_by(path) == "pre"])
     for run in runs:
         damaged = {path: problem for path, problem in (album.problems | unread).items() if path.folder is run.folder}
         run.problems += [f"{path.name} cannot be shown: {problem}" for path, problem in damaged.items()]
@@ -91,6 +92,11 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[File, dic
         if shown:
             made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
     return made
+
+
+def shown_by(path: File) -> str:
+    """The HTML element that shows a preview."""
+    return element_of(path.path.suffix.removeprefix("."))
 
 
 def picture(album: Album, number: dict[File, int], path: File) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from etils import epath
 
 from tinygen.config import flatten
 from tinygen.errors import UserError
+from tinygen.media import element_of
 from tinygen.workdir.files import MIB, Entry, File, Folder, folder
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
-SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.(png|txt)")
+SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.([a-z0-9]+)")
 DOCUMENT = MIB  # limit of config.json and its like, which have a few thousand bytes
 SHOWN_BYTES = 32 * MIB  # at the end of each file of JSON lines
 MOST_LINES, MOST_SERIES = 2000, 500  # that a page can show
@@ -247,14 +248,14 @@ def _grids(run: Run) -> dict[str, dict[int, File]]:
     grids: dict[str, dict[int, File]] = {}
     others = 0
     for entry in _entries(run, "samples"):
-        if match := SHOWN.fullmatch(entry.name):
+        if (match := SHOWN.fullmatch(entry.name)) and element_of(match[3]):
             grids.setdefault(match[2] or "samples", {})[int(match[1])] = File(run.folder, f"samples/{entry.name}")
         else:
             others += 1
     if not grids:
         run.problems.append("samples/ holds no pictures and no texts")
     if others:
-        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png or <step>.txt: not shown here")
+        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png, <step>.txt or the like: not shown here")
     return dict(sorted(grids.items(), key=lambda item: (item[0] != "samples", item[0])))
 
 

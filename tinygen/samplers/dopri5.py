@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen.samplers.paths import Field, Given, along
+from tinygen.samplers.paths import Field, Given, Sampler, along
 
 TIMES = (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)  # of the stages, as shares of the way from t to s
 WEIGHTS = (  # of the slopes so far in each stage's x. The last is the step's end, and its slope the next step's first
@@ -81,3 +81,6 @@ def _step(field: Field, now: Journey, s: jax.Array, tolerance: float) -> tuple[j
     off = h * sum(weight * slope for weight, slope in zip(ERROR, slopes, strict=True))
     allowed = tolerance * (1 + jnp.maximum(jnp.abs(now.x), jnp.abs(x)))
     return x, slopes[-1], jnp.sqrt(jnp.mean(jnp.square(off / allowed), tuple(range(1, x.ndim))))
+
+
+SAMPLERS = {"dopri5": Sampler(dopri5, lambda t, s, path: [t] * LEAST, adaptive=True)}  # order 5

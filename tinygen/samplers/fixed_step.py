@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygen import rng
-from tinygen.samplers.paths import Field, Given, Path
+from tinygen.samplers.paths import Field, Given, Path, Sampler
 
 Step = Callable[[Field, jax.Array, jax.Array, jax.Array, Path], jax.Array]  # (field, x [B, ...], t, s: scalars, path) -> x at s
 Ended = tuple[jax.Array, None]
@@ -105,3 +105,27 @@ def sde(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> Ended:
         return index + 1, path.alpha(s) * data + s * (kept * noise + jnp.sqrt(1 - kept**2) * fresh)
 
     return _scan(advance, (0, x), grid)[1], None
+
+
+def _first(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
+    return [t]
+
+
+def _both(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
+    return [t, s]
+
+
+def _middle(t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    return t + (s - t) / 2
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "euler": Sampler(each(euler), _first),  # order 1
+    "heun": Sampler(each(heun), _both),  # order 2
+    "midpoint": Sampler(each(midpoint), lambda t, s, path: [t, _middle(t, s)]),  # order 2
+    "rk4": Sampler(each(rk4), lambda t, s, path: [t, _middle(t, s), _middle(t, s), s]),  # order 4
+    "dpmpp_2m": Sampler(dpmpp_2m, _first),  # order 2
+    "edm_heun": Sampler(each(edm_heun), lambda t, s, path: [t, s[(s > 0) & (path.alpha(t) > 0)]]),  # order 2
+    "sde": Sampler(sde, _first),  # stochastic
+    "average": Sampler(each(average), _first, needs="average"),  # exact, where the field is
+}

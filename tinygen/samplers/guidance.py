@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygen.errors import UserError, unknown
-from tinygen.media import Preview
+from tinygen.media.preview import Preview
 from tinygen.nn.conditioning import CONDITIONS
 from tinygen.samplers import table
 from tinygen.samplers.cpu_groups import in_groups

@@ -1,10 +1,11 @@
 """The straight paths from data to noise that samplers follow back: what they are told of one, whatever was learnt."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Field = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """(x [B, ...], t, r: scalars or [B]) -> [B, ...], the average velocity from t down to r, which at r = t is the velocity."""
@@ -41,3 +42,18 @@ class Given(NamedTuple):
 def along(t: jax.Array, x: jax.Array) -> jax.Array:
     """t, a scalar or [B], as it multiplies x [B, ...]."""
     return t.reshape(-1, *[1] * (x.ndim - 1)) if jnp.ndim(t) else t
+
+
+class Sampler(NamedTuple):
+    """A row of the table.
+
+    integrate: (field, x at grid[0], grid, given) -> (x at grid[-1], evaluations of the field [B], or None: as the grid has it)
+    evaluates: (t, s, path), of all steps [steps] -> the times at which it evaluates the field
+    needs: of the field, "velocity" or "average"
+    adaptive: its times are its own, an example: of a grid only the ends count
+    """
+
+    integrate: Callable[[Field, jax.Array, np.ndarray, Given], tuple[jax.Array, jax.Array | None]]
+    evaluates: Callable[[np.ndarray, np.ndarray, Path], Sequence[np.ndarray]]
+    needs: str = "velocity"
+    adaptive: bool = False

@@ -1,57 +1,21 @@
-"""Samplers from noise to data: one table, one signature, and a budget of network evaluations.
+"""Samplers from noise to data by name, and a budget of network evaluations.
 
-Those of a velocity integrate dx/dt = v(x, t); that of an average velocity takes whole steps of it.
+Those of a velocity integrate dx/dt = v(x, t); that of an average velocity takes whole steps of it. To add one: the sampler and its row in
+`fixed_step`, and its name in `tinygen.config.objectives.SAMPLERS`.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygen.samplers import fixed_step
-from tinygen.samplers.dopri5 import LEAST, STEP, dopri5
-from tinygen.samplers.paths import Field, Given, Path
+from tinygen.samplers import dopri5, fixed_step
+from tinygen.samplers.dopri5 import LEAST, STEP
+from tinygen.samplers.paths import Field, Given, Path, Sampler
 
-
-class Sampler(NamedTuple):
-    """integrate: (field, x at grid[0], grid, given) -> (x at grid[-1], evaluations of the field [B], or None: as the grid has it)
-    evaluates: (t, s, path), of all steps [steps] -> the times at which it evaluates the field
-    needs: of the field, "velocity" or "average"
-    adaptive: its times are its own, an example: of a grid only the ends count
-    """
-
-    integrate: Callable[[Field, jax.Array, np.ndarray, Given], tuple[jax.Array, jax.Array | None]]
-    evaluates: Callable[[np.ndarray, np.ndarray, Path], Sequence[np.ndarray]]
-    needs: str = "velocity"
-    adaptive: bool = False
-
-
-def _first(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
-    return [t]
-
-
-def _both(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
-    return [t, s]
-
-
-def _middle(t: np.ndarray, s: np.ndarray) -> np.ndarray:
-    return t + (s - t) / 2
-
-
-SAMPLERS = {
-    "euler": Sampler(fixed_step.each(fixed_step.euler), _first),  # order 1
-    "heun": Sampler(fixed_step.each(fixed_step.heun), _both),  # order 2
-    "midpoint": Sampler(fixed_step.each(fixed_step.midpoint), lambda t, s, path: [t, _middle(t, s)]),  # order 2
-    "rk4": Sampler(fixed_step.each(fixed_step.rk4), lambda t, s, path: [t, _middle(t, s), _middle(t, s), s]),  # order 4
-    "dpmpp_2m": Sampler(fixed_step.dpmpp_2m, _first),  # order 2
-    "edm_heun": Sampler(fixed_step.each(fixed_step.edm_heun), lambda t, s, path: [t, s[(s > 0) & (path.alpha(t) > 0)]]),  # order 2
-    "dopri5": Sampler(dopri5, lambda t, s, path: [t] * LEAST, adaptive=True),  # order 5
-    "sde": Sampler(fixed_step.sde, _first),  # stochastic
-    "average": Sampler(fixed_step.each(fixed_step.average), _first, needs="average"),  # exact, where the field is
-}
+SAMPLERS: dict[str, Sampler] = {**fixed_step.SAMPLERS, **dopri5.SAMPLERS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

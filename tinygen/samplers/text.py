@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.media import Preview
+from tinygen.media.preview import Preview
 from tinygen.media.text import PROMPT_ENDS
 from tinygen.samplers import logits as filters
 

@@ -10,8 +10,8 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
-from tinygen.media import Preview, View
 from tinygen.media.image import columns_for
+from tinygen.media.preview import Preview, View
 from tinygen.pretrained import latents
 from tinygen.rng import example_keys, stream
 from tinygen.train_step import TrainState, Tree, merge

@@ -23,7 +23,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource, check_batch
 from tinygen.distributed import processes
 from tinygen.errors import UserError
-from tinygen.media import Preview
+from tinygen.media.preview import Preview
 from tinygen.nn.layers import Output
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream

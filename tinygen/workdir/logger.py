@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tinygen.distributed.processes import leads
-from tinygen.media import View
+from tinygen.media.preview import View
 from tinygen.workdir.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
 from tinygen.workdir.log_line import HELD_OUT, log_line
