@@ -156,7 +156,7 @@ def test_the_null_takes_the_place_of_a_dropped_label():
 
 
 def test_the_span_and_the_scalars_of_guidance_are_told_apart():
-    net = model(told=("h", "omega", "t_lo", "t_hi"))
+    net = model(inputs=("h", "omega", "t_lo", "t_hi"))
     given = {**COND, "omega": np.full(4, 2.0, np.float32), "t_lo": np.full(4, 0.2, np.float32), "t_hi": np.full(4, 0.8, np.float32)}
     first = net(X, T, T - 0.05, cond=given).pred
     for change in (dict(omega=np.full(4, 3.0, np.float32)), dict(t_lo=np.full(4, 0.8, np.float32)), dict(t_hi=np.full(4, 0.2, np.float32))):

@@ -141,7 +141,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     objective = _made(OBJECTIVES, "objective", config, facts)
     check_time(config, objective)
     facts |= {"attention": config.attention, "needs_jvp": getattr(objective, "needs_jvp", False)}
-    facts |= {"told": getattr(objective, "told", ()), "head": getattr(objective, "head", False)}
+    facts |= {"inputs": getattr(objective, "inputs", ()), "head": getattr(objective, "head", False)}
     facts |= {"remat": config.remat, "scan": config.scan}
     check_blocks(config)
     check_told(config, codec)

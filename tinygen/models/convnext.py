@@ -59,7 +59,7 @@ class ConvNeXt(Conditioned):
 
     shape: of an example. Sides that `patch` does not divide are filled up with zeros, odd ones of the first resolution too
     classes: of the label; 0 for a model without one
-    told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
+    inputs: scalars besides the time that the objective gives (see `conditioning.Scalars`)
     head: the model makes a second prediction, from a last layer of its own
     The other keywords are described in `tinygen.config.schema.MODELS`.
     """
@@ -68,7 +68,7 @@ class ConvNeXt(Conditioned):
 
     def __init__(
         self, *, shape: Sequence[int], classes: int, patch: int, widths: Sequence[int], depths: Sequence[int], side: int, expansion: int,
-        condition_width: int, depthwise: str, time_scale: float, told: Sequence[str], head: bool, precision: str, remat: str,
+        condition_width: int, depthwise: str, time_scale: float, inputs: Sequence[str], head: bool, precision: str, remat: str,
         rngs: nnx.Rngs,
     ):  # fmt: skip
         self._check(shape, patch, widths, depths, side)
@@ -77,7 +77,7 @@ class ConvNeXt(Conditioned):
                 raise UserError(f"config.model.{key}={value} must be positive")
         stack.check(remat, 0, 1)
         dims, channels = len(shape) - 1, shape[-1]
-        self.patch, self.told, self.remat = patch, tuple(told), remat
+        self.patch, self.inputs, self.remat = patch, tuple(inputs), remat
         block: dict[str, Any] = dict(condition=condition_width, side=side, dims=dims, expansion=expansion, depthwise=depthwise)
 
         def linear(inputs: int, outputs: int, *, zero: bool = False) -> Linear:
@@ -89,7 +89,7 @@ class ConvNeXt(Conditioned):
         first, last = widths[0], widths[-1]
         self.time = layers.TimeEmbedding(condition_width, time_scale, rngs=rngs)
         self.make_label(classes, condition_width, precision=precision, rngs=rngs)
-        self.scalars = Scalars(told, condition_width, time_scale, rngs=rngs) if told else None
+        self.scalars = Scalars(inputs, condition_width, time_scale, rngs=rngs) if inputs else None
         self.embed = linear(patch**dims * channels, first)
         self.blocks = blocks(first, depths[0])
         self.halve = linear(2**dims * first, last) if len(widths) == 2 else None
@@ -114,7 +114,7 @@ class ConvNeXt(Conditioned):
         for the model's null condition, and the objective's scalars [B].
         """
         del rngs  # nothing is dropped
-        h, cond = span(t, r, self.told, "ConvNeXt"), cond or {}
+        h, cond = span(t, r, self.inputs, "ConvNeXt"), cond or {}
         c = self.time(t) + self.labelled(cond, len(x))
         c = jax.nn.silu(c if self.scalars is None else c + self.scalars(h, cond))
         z = stack.through(self.blocks, self.embed(gathered(x, self.patch)), c, remat=self.remat, scan=0)

@@ -88,7 +88,7 @@ class MicroDiT(Conditioned):
     classes: of the label; 0 for a model without one
     text_vocabulary, text_length: of captions; 0 for a model without
     text_features: of captions' embeddings, which take the place of tokens; 0 for a model without
-    told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
+    inputs: scalars besides the time that the objective gives (see `conditioning.Scalars`)
     head: the model makes a second prediction, from a last layer of its own
     needs_jvp: the model will be differentiated in forward mode
     The other keywords are described in `tinygen.config.schema.MODELS`.
@@ -100,7 +100,7 @@ class MicroDiT(Conditioned):
         self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, text_features: int, patch: int, width: int,
         depth: int, heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float,
         mixer_depth: int, mixer_width: int, experts: int, capacity: float, positions: str, position_grid: int, text_depth: int,
-        text_width: int, adaln: str, qk_norm: bool, time_scale: float, told: Sequence[str], head: bool, precision: str, attention: str,
+        text_width: int, adaln: str, qk_norm: bool, time_scale: float, inputs: Sequence[str], head: bool, precision: str, attention: str,
         needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
@@ -157,8 +157,8 @@ class MicroDiT(Conditioned):
         reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
-        self.told = tuple(told)
-        self.scalars = Scalars(told, width, time_scale, rngs=rngs) if told else None
+        self.inputs = tuple(inputs)
+        self.scalars = Scalars(inputs, width, time_scale, rngs=rngs) if inputs else None
         self.head = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs) if head else None
         self.head_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
@@ -177,7 +177,7 @@ class MicroDiT(Conditioned):
 
         rngs: where the choice of patches to drop comes from, in training; without, none is dropped
         """
-        h = span(t, r, self.told, "MicroDiT")
+        h = span(t, r, self.inputs, "MicroDiT")
         tokens = self.embed(layers.patchify(x, self.patch))
         angles = jnp.asarray(rope.angles(*self.grid, self.rotated, self.position_grid)) if self.rotated else None
         if angles is None:

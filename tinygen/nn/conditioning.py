@@ -48,9 +48,9 @@ class Conditioned(nnx.Module):
         return self.condition(jnp.where(cond["keep"][:, None], label, null) if "keep" in cond else label)
 
 
-def span(t: jax.Array, r: jax.Array | None, told: Sequence[str], name: str) -> jax.Array:
+def span(t: jax.Array, r: jax.Array | None, inputs: Sequence[str], name: str) -> jax.Array:
     """t - r of a model that predicts an average velocity, and zero of one that does not. Raises ValueError for one given the other's."""
-    if (r is not None) != ("h" in told):
+    if (r is not None) != ("h" in inputs):
         is_told = "is told" if r is None else "is not told"
         raise ValueError(f"{name} {is_told} r: it predicts {'an average' if r is None else 'an instantaneous'} velocity")
     return jnp.zeros_like(t) if r is None else t - r
