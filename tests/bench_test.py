@@ -17,7 +17,7 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 @pytest.fixture
 def bench(monkeypatch):
-    for module, name in ((malloc, "keep_memory"), (runtime, "compute_in_turn")):  # for a process of its own
+    for module, name in ((malloc, "retain_freed_memory"), (runtime, "disable_async_dispatch")):  # for a process of its own
         monkeypatch.setattr(module, name, bool)
     monkeypatch.setattr(bench_script.machine, "busy_share", lambda: 0.0)
     return bench_script

@@ -15,12 +15,12 @@ from tinygen import heap
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
-heap.keep_memory()
+heap.retain_freed_memory()
 before, blocks = resident(), [np.ones(2**18, np.uint8) for _ in range(800)]
 del blocks[::2]
 del blocks[:390]
 kept = resident() - before
-heap.return_memory()
+heap.release_freed_memory()
 print(kept, resident() - before)
 """
 

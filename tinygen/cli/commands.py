@@ -177,7 +177,7 @@ def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractCon
     from tinygen.system import runtime
 
     if config.deterministic:
-        runtime.compute_repeatably()
+        runtime.use_deterministic_ops()
     return _joined(values, config.distributed, config.distributed_timeout)
 
 
@@ -187,8 +187,8 @@ def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterato
     from tinygen.distributed import processes
     from tinygen.system import compilation_cache, runtime
 
-    runtime.compute_in_turn()
-    compilation_cache.keep_compiled()
+    runtime.disable_async_dispatch()
+    compilation_cache.enable()
     own = ("distributed", "config", "workdir")  # of each process; what the latter two mean is compared by train
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
     with processes.joined(distributed, timeout, command):

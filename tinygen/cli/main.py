@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and _unread():
             _drop_output()
             return 128 + signal.SIGPIPE  # silently, as `yes | head -1` ends
-        if (message := faults.machines(error)) is None:
+        if (message := faults.environment_message(error)) is None:
             raise
         faults.show(error, message)
         return 2
@@ -238,9 +238,9 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _prepare_process() -> None:
-    from tinygen.system.malloc import keep_memory
+    from tinygen.system.malloc import retain_freed_memory
 
-    keep_memory()
+    retain_freed_memory()
     flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed
     for name, value in dict(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", GRPC_VERBOSITY="ERROR").items():
         os.environ.setdefault(name, value)  # or TensorFlow and what it brings greet on stderr

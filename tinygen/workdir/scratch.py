@@ -10,7 +10,7 @@ from etils import epath
 
 from tinygen.distributed.processes import from_lead, lead_first, leads
 from tinygen.errors import UserError
-from tinygen.system.limits import standing
+from tinygen.system.limits import nearest_existing
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def beside(workdir: epath.Path) -> Iterator[epath.Path]:
     It lies in the workdir or in the nearest folder above it that exists. Raises UserError where none can be made, and where the
     processes of a run don't see the same one.
     """
-    above = workdir.parent if "://" in str(workdir) else standing(workdir)
+    above = workdir.parent if "://" in str(workdir) else nearest_existing(workdir)
     place = above / f"{workdir.name}.check-{from_lead('the check', lambda: secrets.token_hex(8))}"
 
     def leave(number: int, frame: object) -> None:
