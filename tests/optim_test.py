@@ -149,7 +149,7 @@ def test_a_tail_that_a_run_has_had_before_is_not_warned_of_again():
 def test_the_steps_of_a_schedule_are_updates_so_that_skipped_ones_come_on_top():
     assert optim.oddities(100, 200, 100, **(COSINE | dict(decay_steps=200))) == []  # none taken: all of it is to come
     early = COSINE | dict(decay_steps=110)
-    assert "90 of the 100 steps" in optim.oddities(100, 200, 0, **early)[0]
+    assert "90 of the 100 remaining steps" in optim.oddities(100, 200, 0, **early)[0]
     assert optim.oddities(100, 200, 50, **early) == []  # 60 of the 100 are yet to come before it
 
 

@@ -263,7 +263,7 @@ def test_a_place_that_is_none_is_refused_with_an_example(distributed):
 
 def test_processes_are_numbered_from_zero():
     assert cluster.parse("10.0.0.1:80,2,1") == cluster.Cluster("10.0.0.1:80", 2, 1)
-    with pytest.raises(UserError, match="2 of them end at 1"):
+    with pytest.raises(UserError, match="numbered from 0 to 1"):
         cluster.parse("10.0.0.1:80,2,2")
 
 
