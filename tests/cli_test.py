@@ -76,7 +76,7 @@ def refused(capsys):
         (["keys", "optimm"], "did you mean 'optim'?"),
         (["keys", "optim", "model"], "'model' is not a flag"),
         (["recipes", "dit_digts"], "did you mean 'dit_digits'?"),
-        (["recipes", "--out=mine.py"], "--out is the file that --copy=NAME writes"),
+        (["recipes", "--out=mine.py"], "--out needs --copy=NAME"),
         (["completion"], "--shell is missing: give one of bash"),
         (["completion", "csh"], "--shell=csh"),
     ],
