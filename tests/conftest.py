@@ -150,14 +150,14 @@ def stop_during():
     """stop_during(monkeypatch, n): this process gets a SIGTERM during step n of the next run."""
 
     def arrange(patch, n):
-        advance = logger.Record.advance
+        advance = logger.RunLogger.advance
 
         def signalling(self, done):
             advance(self, done)
             if done == n - 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        patch.setattr(logger.Record, "advance", signalling)
+        patch.setattr(logger.RunLogger, "advance", signalling)
 
     return arrange
 

@@ -85,13 +85,13 @@ def test_the_outlook_names_the_rate_now_at_its_peak_and_at_the_end(start, steps,
 
 COSINE = dict(lr=1e-3, schedule="warmup_cosine", warmup=10, decay_steps=100, final_lr=1e-5)
 ODD = [
-    (0, 20, dict(warmup=100, decay_steps=20), ["takes all 20 steps, so the learning rate has none left to decay in"]),
+    (0, 20, dict(warmup=100, decay_steps=20), ["takes all 20 steps, so the learning rate never decays"]),
     (0, 50, dict(warmup=100, decay_steps=60), ["takes all 50 steps, so the learning rate never reaches config.optim.lr=0.001"]),
     (0, 50, dict(), ["config.optim.decay_steps=100 is far beyond config.train.steps=50, so the learning rate ends high"]),
-    (100, 200, dict(), ["all 100 steps that are left have the lowest learning rate, 1e-05, since config.optim.decay_steps=100"]),
-    (90, 200, dict(), ["100 of the 110 steps that are left have the lowest learning rate"]),
-    (0, 2_000, dict(), ["1,900 of the 2,000 steps that are left have the lowest learning rate"]),
-    (0, 2_000, dict(schedule="linear"), ["1,900 of the 2,000 steps that are left have the lowest learning rate"]),
+    (100, 200, dict(), ["all 100 remaining steps have the lowest learning rate, 1e-05, since config.optim.decay_steps=100"]),
+    (90, 200, dict(), ["100 of the 110 remaining steps have the lowest learning rate"]),
+    (0, 2_000, dict(), ["1,900 of the 2,000 remaining steps have the lowest learning rate"]),
+    (0, 2_000, dict(schedule="linear"), ["1,900 of the 2,000 remaining steps have the lowest learning rate"]),
     (0, 100, dict(lr=1e-6), ["the learning rate rises, from config.optim.lr=1e-06 to config.optim.final_lr=1e-05"]),
     (0, 50, dict(warmup=200, decay_steps=1_000), ["takes all 50 steps", "far beyond config.train.steps=50"]),
     (0, 150, dict(warmup=200, decay_steps=1_000), ["takes all 150 steps", "far beyond config.train.steps=150"]),
@@ -149,7 +149,7 @@ def test_a_tail_that_a_run_has_had_before_is_not_warned_of_again():
 def test_the_steps_of_a_schedule_are_updates_so_that_skipped_ones_come_on_top():
     assert optim.oddities(100, 200, 100, **(COSINE | dict(decay_steps=200))) == []  # none taken: all of it is to come
     early = COSINE | dict(decay_steps=110)
-    assert "90 of the 100 steps" in optim.oddities(100, 200, 0, **early)[0]
+    assert "90 of the 100 remaining steps" in optim.oddities(100, 200, 0, **early)[0]
     assert optim.oddities(100, 200, 50, **early) == []  # 60 of the 100 are yet to come before it
 
 

@@ -245,7 +245,7 @@ def test_the_first_signal_asks_and_only_a_second_ctrl_c_leaves_at_once(monkeypat
         os.kill(os.getpid(), signal.SIGINT)
         assert left == [130]
     assert signal.getsignal(signal.SIGTERM) == before
-    assert "SIGINT: saving after this step; Ctrl-C again leaves at once." in capfd.readouterr().err
+    assert "SIGINT: saving after this step; Ctrl-C again quits at once." in capfd.readouterr().err
 
 
 def test_a_ctrl_c_here_after_one_elsewhere_does_not_leave_at_once(monkeypatch):

@@ -138,7 +138,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
     check_time(config, objective)
-    facts |= {"attention": config.attention, "needs_jvp": objective.needs_jvp, "told": objective.told, "head": objective.head}
+    facts |= {"attention": config.attention, "needs_jvp": objective.needs_jvp, "inputs": objective.inputs, "head": objective.head}
     facts |= {"remat": config.remat, "scan": config.scan}
     check_blocks(config)
     check_conditions(config, codec)

@@ -38,7 +38,7 @@ from tinygen.training.loop import Loop, Pending, flush
 from tinygen.training.nonfinite import Guard, Spikes
 from tinygen.training.preflight import abstract_state, check_disk, check_memory
 from tinygen.training.setup import check_same_data, initial_weights, opened, show_data
-from tinygen.workdir.logger import Record
+from tinygen.workdir.logger import RunLogger
 from tinygen.workdir.scratch import beside
 
 BATCHES = 2  # that an evaluation is tried on
@@ -159,7 +159,7 @@ def rehearse(run: Run, checks: Checks) -> Times:
             )
     preview = make_preview(config, source, parts, drawing)
     with checks("preview and writers") as found:
-        record = Record(
+        record = RunLogger(
             run.place, 0, config.train.steps, config.batch_size, source.codec.medium.noun, config.train.writers, config_lib.flatten(config)
         )
         record.progress.disable = True

@@ -1,19 +1,19 @@
-"""The line between a user's mistake and a fault of ours.
+"""Errors shown to users, and safe quoting of names in messages.
 
-A `UserError` reaches the terminal as its message alone, with exit status 2; anything else keeps its traceback.
+A `UserError` is printed as its message, with exit status 2; anything else keeps its traceback.
 """
 
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 200  # characters of a name that a message repeats
-MOST = 24  # names that a message lists
-CONTROLS = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # the latter turn the order of writing
+LONGEST = 200  # characters of a name quoted in a message
+MOST = 24  # names listed in a message
+CONTROLS = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # the latter change the writing direction
 COMMANDS = {code: "\ufffd" for code in CONTROLS if chr(code) not in "\n\t"}
 
 
 class UserError(Exception):
-    """Something the user can put right. The message says what is wrong and what to do, in one or two lines."""
+    """An error that the user can fix. The message says what is wrong and what to do, in one or two lines."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
@@ -33,7 +33,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first few names, which may be anyone's, as part of a line.
+    """The first few names, possibly untrusted, as part of a line.
 
     >>> listed(["a", "b"])
     'a, b'
@@ -43,7 +43,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def shortened(text: str) -> str:
-    """A name as part of a line.
+    """A name as part of a line, truncated if long.
 
     >>> len(shortened("a" * 1000))
     203
@@ -52,10 +52,10 @@ def shortened(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without control characters, the escape of terminal sequences among them; line breaks and tabs stay."""
+    """Text without control characters such as terminal escapes; line breaks and tabs stay."""
     return text.replace("\r\n", "\n").translate(COMMANDS)
 
 
 def in_line(text: str) -> str:
-    """Text as part of a line: a name or a value that breaks it could pass for a line of ours."""
+    """Text as part of a line, without line breaks, which could forge a line of output."""
     return printable(" ".join(text.split("\n")))

@@ -1,6 +1,6 @@
-"""The optimizer: AdamW with clipping and a schedule, as an Optax chain whose parts have names.
+"""The optimizer: AdamW with clipping and a schedule, as a named Optax chain.
 
-The names are the paths of the moments in a checkpoint: they must not change.
+The names are part of the moments' paths in a checkpoint and must not change.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ from tinygen.nn.names import path_name
 
 Schedule = Callable[[Any], Any]
 
-FAR = 0.25  # of the way from final_lr up to lr: a last step above that has hardly decayed
-MOST = 0.9  # share of the steps left that makes a tail at final_lr odd
+FAR = 0.25  # of the way from final_lr up to lr: a last step above that is warned of
+MOST = 0.9  # share of the remaining steps at final_lr from which on it is warned of
 
 
 def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float) -> Schedule:
     """The learning rate of the update after `n` updates. Keywords: see `tinygen.config.schema.SCHEMA`.
 
-    Updates are optimizer steps, however many micro-batches each has; a step whose update is skipped does not count.
+    Updates are optimizer steps, whatever the number of micro-batches; skipped updates do not count.
     """
     if schedule == "constant":
         return optax.constant_schedule(lr)
@@ -36,15 +36,15 @@ def make_schedule(*, lr: float, schedule: str, warmup: int, decay_steps: int, fi
 
 
 def fitting_warmup(warmup: int, decay_steps: int) -> int:
-    """The updates of a warm-up that ends before the decay does."""
+    """The number of warm-up updates, shortened to end before the decay does."""
     return min(warmup, decay_steps - 1)
 
 
 def outlook(start: int, steps: int, skipped: int, **keys: Any) -> str:
-    """The learning rate of the next step, at its peak and at the last step.
+    """A log line: the learning rate at the next step, at its peak and at the last step.
 
-    start, steps: the steps taken, and those of the whole run
-    skipped: those of the former whose update was skipped
+    start, steps: steps taken so far, and steps of the whole run
+    skipped: skipped updates so far
     keys: of `make_schedule`
     """
     if keys["schedule"] == "constant":
@@ -63,7 +63,7 @@ def outlook(start: int, steps: int, skipped: int, **keys: Any) -> str:
 
 
 class Oddity(NamedTuple):
-    """What of a schedule can hardly be meant, and the override of config.optim that mends it, with its effect."""
+    """A likely mistake in a schedule, and the override of config.optim that fixes it, with its effect."""
 
     what: str
     key: str
@@ -76,21 +76,21 @@ class Oddity(NamedTuple):
 
 
 def oddities(start: int, steps: int, skipped: int, *, fresh: bool = True, **keys: Any) -> list[str]:
-    """What of a schedule can hardly be meant for the steps that a run has left. All the overrides together mend all of it.
+    """Warnings about a schedule that is likely a mistake for the remaining steps. All their overrides together fix it.
 
-    fresh: whether this start, and none before it, chose the schedule and the steps; a long tail at final_lr is then odd
+    fresh: whether the schedule and the steps were chosen at this start; only then a long tail at final_lr is warned of
     keys: of `make_schedule`
     """
-    said: list[str] = []
-    while found := [each for each in _odd(start, steps, skipped, fresh, **keys) if each.key in keys]:
-        said += [f"with that, {each}" if said else str(each) for each in found]
+    warnings: list[str] = []
+    while found := [each for each in _oddities(start, steps, skipped, fresh, **keys) if each.key in keys]:
+        warnings += [f"with that, {each}" if warnings else str(each) for each in found]
         keys |= {each.key: each.value for each in found}
-        if len(said) > len(keys):  # no override of ours may make another one necessary for ever
+        if len(warnings) > len(keys):  # in case overrides make each other necessary
             break
-    return said
+    return warnings
 
 
-def _odd(
+def _oddities(
     start: int, steps: int, skipped: int, fresh: bool, *, lr: float, schedule: str, warmup: int, decay_steps: int, final_lr: float
 ) -> Iterator[Oddity]:
     if schedule == "constant":
@@ -98,32 +98,32 @@ def _odd(
     done, end = start - skipped, steps - skipped  # in updates
     if final_lr > lr:
         what = f"the learning rate rises, from config.optim.lr={lr:g} to config.optim.final_lr={final_lr:g}"
-        yield Oddity(what, "final_lr", float(f"{lr / 100:.3g}"), "has it fall")
+        yield Oddity(what, "final_lr", float(f"{lr / 100:.3g}"), "makes it decay")
         return
     ramp = fitting_warmup(warmup, decay_steps) if schedule == "warmup_cosine" else 0
     if ramp and done <= ramp and (warmup >= decay_steps or ramp >= end):
         what = f"the warm-up, config.optim.warmup={warmup}, takes all {min(decay_steps, end):,} steps, so the learning rate"
-        ends = f"never reaches config.optim.lr={lr:g}" if ramp >= end else "has none left to decay in"
+        ends = f"never reaches config.optim.lr={lr:g}" if ramp >= end else "never decays"
         warmup = min(decay_steps, end) // 10
-        yield Oddity(f"{what} {ends}", "warmup", warmup, "leaves some")
+        yield Oddity(f"{what} {ends}", "warmup", warmup, "shortens it")
     rate = make_schedule(lr=lr, schedule=schedule, warmup=warmup, decay_steps=decay_steps, final_lr=final_lr)
-    last = float(rate(np.int32(end - 1)))  # with the warm-up mended
+    last = float(rate(np.int32(end - 1)))  # with the warm-up fixed
     if decay_steps > steps and last - final_lr > FAR * (lr - final_lr) > 0:
         what = f"config.optim.decay_steps={decay_steps} is far beyond config.train.steps={steps}, so the learning rate ends high"
-        yield Oddity(what, "decay_steps", steps, f"has it end near {final_lr:g}")
+        yield Oddity(what, "decay_steps", steps, f"makes it end near {final_lr:g}")
     tail, left = end - max(done, decay_steps), end - done
     if fresh and final_lr < lr and tail >= MOST * left > 0:
         some = f"all {left:,}" if tail == left else f"{tail:,} of the {left:,}"
-        what = f"{some} steps that are left have the lowest learning rate, {final_lr:g}, since config.optim.decay_steps={decay_steps}"
+        what = f"{some} remaining steps have the lowest learning rate, {final_lr:g}, since config.optim.decay_steps={decay_steps}"
         if left == 1:
-            what = what.replace("all 1 steps that are left have", "the step that is left has")
+            what = what.replace("all 1 remaining steps have", "the remaining step has")
         yield Oddity(what, "decay_steps", steps, "stretches the schedule over the whole run")
 
 
 def make_optimizer(
     schedule: Schedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip: float
 ) -> optax.GradientTransformationExtraArgs:
-    """AdamW (Loshchilov & Hutter 2019): clip by global norm, Adam, decay of kernels, learning rate."""
+    """AdamW (Loshchilov & Hutter 2019): clipping by global norm, Adam, weight decay of kernels, learning rate."""
     return optax.named_chain(
         ("clip", clip_to(clip) if clip else optax.identity()),
         ("adam", optax.scale_by_adam(b1, b2, eps)),
@@ -133,9 +133,9 @@ def make_optimizer(
 
 
 def clip_to(max_norm: float) -> optax.GradientTransformationExtraArgs:
-    """Clipping by the global norm (Pascanu et al. 2013), which `update` is given as `grad_norm`.
+    """Clipping by the global norm (Pascanu et al. 2013), which `update` receives as `grad_norm`.
 
-    optax.clip_by_global_norm would take it anew: under the guard's condition the compiler can't share it, a pass over all gradients.
+    optax.clip_by_global_norm would recompute it, a pass over all gradients that the compiler can't share inside the guard's `cond`.
     """
 
     def update(updates: Any, state: Any, params: Any = None, **given: Any) -> tuple[Any, Any]:
@@ -146,5 +146,5 @@ def clip_to(max_norm: float) -> optax.GradientTransformationExtraArgs:
 
 
 def decayed(params: Any) -> Any:
-    """True for the leaves that weight decay acts on: kernels. Norms' scales, biases, embeddings and tables keep their size."""
+    """The weight decay mask: True for kernels, False for norm scales, biases, embeddings and tables."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).rsplit("/", 1)[-1] in ("kernel", "router"), params)

@@ -1,7 +1,7 @@
-"""Named random streams. Every key is a function of the seed, a name and a number; none is ever saved.
+"""Named random streams. Every key is a function of the seed, a name and a number; keys are never saved.
 
-Numbers drawn from a key depend on the key alone, not on the environment: the generator is named where a key is made, and the
-options of JAX that change what a key draws are pinned here, since no key comes from elsewhere.
+Draws depend on the key alone, not on the environment: the generator is named where a key is created, and the JAX options that
+change what a key draws are pinned here, the only place where keys are created.
 """
 
 import functools
@@ -9,12 +9,12 @@ import zlib
 
 import jax
 
-GENERATOR = "threefry2x32"  # whatever JAX_DEFAULT_PRNG_IMPL is: numbers of RBG depend on the rest of a batch
+GENERATOR = "threefry2x32"  # whatever JAX_DEFAULT_PRNG_IMPL is: RBG's numbers depend on the rest of a batch
 
 for option, value in dict(
-    jax_threefry_partitionable=True,  # numbers are counted by their place in the whole array, however it is split over devices
+    jax_threefry_partitionable=True,  # numbers depend on their index in the global array, not on its sharding
     jax_random_seed_offset=0,
-    jax_enable_x64=False,  # or draws are of float64: other numbers
+    jax_enable_x64=False,  # otherwise draws are float64, and differ
 ).items():
     jax.config.update(option, value)
 
@@ -25,7 +25,7 @@ def stream(seed: int, name: str) -> jax.Array:
 
 
 def example_keys(key: jax.Array, start: int | jax.Array, num: int) -> jax.Array:
-    """Keys `start` to `start + num` of a stream, one for each example: example i's key depends on i alone."""
+    """Keys `start` to `start + num` of a stream, one per example: the key of example i depends on i alone."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, start + jax.numpy.arange(num))
 
 
@@ -35,21 +35,21 @@ def normal(keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def folded(keys: jax.Array, number: int | jax.Array) -> jax.Array:
-    """Keys [B] of the `number`-th draw of each example, from its own key."""
+    """Keys [B] for the `number`-th draw of each example, derived from its key."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
 def halved(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two keys [B] for each example in place of its one."""
+    """Each example's key split into two: a pair of keys [B]."""
     pairs = jax.vmap(jax.random.split)(keys)
     return pairs[:, 0], pairs[:, 1]
 
 
 def categorical(keys: jax.Array, logits: jax.Array) -> jax.Array:
-    """int32 [B], a draw from each row of logits [B, V], row i by keys[i] alone.
+    """int32 [B], one draw per row of logits [B, V]; row i depends on keys[i] alone.
 
-    JAX's default takes one uniform number of 23 bits for each Gumbel variable, of which none exceeds 15.9: tokens less likely than
-    about 1e-7 would be drawn too seldom or never. With mode="high" it takes two, and that limit is about 1e-14.
+    JAX's default derives each Gumbel variable from one uniform number of 23 bits, so none exceeds 15.9, and tokens less likely than
+    about 1e-7 are drawn too rarely or never. mode="high" uses two, which moves that limit to about 1e-14.
     """
     draw = functools.partial(jax.random.categorical, mode="high")
     return jax.vmap(draw)(keys, logits).astype(jax.numpy.int32)

@@ -34,7 +34,7 @@ from tinygen.training.nonfinite import Guard, RollBack, Spikes
 from tinygen.training.setup import check_same_data, initial_weights, opened, show_data
 from tinygen.workdir import files, lock
 from tinygen.workdir import manifest as rundir
-from tinygen.workdir.logger import Record
+from tinygen.workdir.logger import RunLogger
 
 
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
@@ -101,7 +101,7 @@ def run(
         scoring = make_scoring(config, source, parts, unwanted) if config.eval.every else lambda state: None
         best = Best(place, by(config), start)
         saves.best = best.of if config.eval.best else saves.best
-        with Record(
+        with RunLogger(
             workdir, start, steps, config.batch_size, source.codec.medium.noun, train.writers, config_lib.flatten(config), guard.attempt,
             config.guard.stall,
         ) as record:  # fmt: skip

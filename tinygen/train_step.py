@@ -1,7 +1,7 @@
-"""TrainState and the two functions that run on the device: a training step and an evaluation step.
+"""TrainState, and the functions that run on the device: a training step and an evaluation step.
 
-The state is one pure tree of arrays. Parameters are nested dicts keyed by strings, so that a checkpoint's names depend on
-the model's attributes alone.
+The state is a pure tree of arrays. Parameters are nested dicts keyed by strings, so that the names in a checkpoint depend only on
+the model's attributes.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
     params, buffers: the model's trained and other variables
     ema: the parameters' exponential moving average
     opt_state: Optax's
-    guard: {"skipped": updates left out since they were not finite, "attempt": which data order}, int32
+    guard: {"skipped": non-finite updates skipped, "attempt": the data order, incremented by a rollback}, int32
     """
 
     step: jax.Array
@@ -43,33 +43,33 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, Tree, Tree]:
 
 
 def merge(graphdef: nnx.GraphDef, params: Tree, buffers: Tree) -> Any:
-    """The model again. `copy` lets a differentiated function change its buffers."""
+    """The inverse of `split`. The copy lets a differentiated function change the buffers."""
     return nnx.merge(graphdef, _indexed(params), _indexed(buffers), copy=True)
 
 
 def init_state(
     create: Callable[[nnx.Rngs], nnx.Module], tx: optax.GradientTransformation, seed: int, given: tuple[Tree, Tree] | None = None
 ) -> TrainState:
-    """The state before the first step; to be jitted, so that it is created where it belongs.
+    """The state before the first step. Jit it with output shardings, so that it is created sharded.
 
-    given: (params, buffers), or any of their leaves, in place of those that `create` makes
+    given: (params, buffers), or any of their leaves, to use in place of those of `create`
     """
     _, params, buffers = split(create(nnx.Rngs(stream(seed, "init"))))
     if given is not None:
-        params, buffers = overlaid(params, given[0]), overlaid(buffers, given[1])
+        params, buffers = _updated(params, given[0]), _updated(buffers, given[1])
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, buffers, jax.tree.map(jnp.copy, params), tx.init(params), {"skipped": zero, "attempt": jnp.copy(zero)})
 
 
-def overlaid(tree: Any, given: Any) -> Any:
-    """`tree` with the leaves of `given`, which may have fewer."""
+def _updated(tree: Any, given: Any) -> Any:
+    """`tree` with its leaves replaced by those of `given`, a subset."""
     if not isinstance(tree, Mapping):
         return given
-    return {key: overlaid(value, given[key]) if key in given else value for key, value in tree.items()}
+    return {key: _updated(value, given[key]) if key in given else value for key, value in tree.items()}
 
 
 def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
-    """The model's static half, without making any array."""
+    """The model's graphdef, without creating arrays."""
     return nnx.split(nnx.eval_shape(lambda: create(nnx.Rngs(0))), ...)[0]
 
 
@@ -85,8 +85,8 @@ def make_train_step(
 ) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Metrics]]:
     """A pure function (state, batch) -> (state, metrics).
 
-    Noise comes from (seed, attempt, step); no key is in the state. An update that is not finite leaves parameters,
-    average and moments as they were and is counted in `guard`.
+    Noise depends on (seed, attempt, step); no key is in the state. A non-finite update is skipped: parameters, average and moments stay
+    as they were, and `guard` counts it.
     """
 
     def loss(params: Tree, buffers: Tree, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, tuple[Metrics, Tree]]:
@@ -97,7 +97,7 @@ def make_train_step(
     def train_step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.fold_in(stream(seed, "train"), state.guard["attempt"]), state.step)
         grads, metrics, buffers = gradients(loss, state, batch, key, accumulate)
-        count = state.step - state.guard["skipped"]  # updates so far: what the schedule and the average go by
+        count = state.step - state.guard["skipped"]  # updates so far, which the schedule and the average depend on
         grad_norm, param_norm = optax.tree.norm(grads), optax.tree.norm(state.params)
         sizes = [grad_norm, param_norm, metrics["loss"][0], *(jnp.sum(leaf) for leaf in jax.tree.leaves(buffers))]
         finite = jnp.isfinite(jnp.stack([jnp.asarray(size, jnp.float32) for size in sizes])).all()
@@ -126,10 +126,10 @@ def make_train_step(
 
 
 class Call(NamedTuple):
-    """What the device is given to take several steps on its own.
+    """The input of several steps in one call.
 
-    count: int32, how many
-    batches: [K, B, ...], K >= count; those beyond are never looked at
+    count: int32, the number of steps
+    batches: [K, B, ...], K >= count; those beyond `count` are ignored
     """
 
     count: Any
@@ -139,9 +139,9 @@ class Call(NamedTuple):
 def make_train_steps(
     train_step: Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Metrics]],
 ) -> Callable[[TrainState, Call], tuple[TrainState, Metrics]]:
-    """A pure function (state, call) -> (state, metrics): training steps one after another, one program for any number of them.
+    """A pure function (state, call) -> (state, metrics) that runs training steps in a loop, one program for any number of steps.
 
-    Every metric is [K], a value a step; beyond the steps taken zero.
+    Every metric is [K], one value per step, and zero beyond the last step.
     """
 
     def train_steps(state: TrainState, call: Call) -> tuple[TrainState, Metrics]:
@@ -162,15 +162,15 @@ def make_train_steps(
 def gradients(
     loss: Callable[..., Any], state: TrainState, batch: Mapping[str, jax.Array], key: jax.Array, accumulate: int
 ) -> tuple[Tree, Metrics, Tree]:
-    """(gradient, metrics, buffers) of a batch, in `accumulate` micro-batches: the gradient of Σloss / Σweight over all of them.
+    """(gradient, metrics, buffers) of a batch in `accumulate` micro-batches: the gradient of Σloss / Σweight over all of them.
 
-    An objective's scalar is its sum over its weight, metrics["loss"]; so each micro-batch's gradient counts with its weight.
+    metrics["loss"] is (sum, weight), and an objective's loss is their ratio, so gradients of micro-batches are averaged by weight.
     """
     gradient = jax.grad(loss, has_aux=True)
     if accumulate == 1:
         grads, (metrics, buffers) = gradient(state.params, state.buffers, batch, key)
         return grads, metrics, buffers
-    # Micro-batch i holds rows i, i + accumulate, ...: so each device's rows stay on it.
+    # Micro-batch i holds rows i, i + accumulate, ..., so that rows stay on their device.
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), dict(batch))
 
     def add(carry: tuple[Tree, Tree], part: tuple[jax.Array, Any]) -> tuple[tuple[Tree, Tree], Metrics]:
@@ -188,14 +188,14 @@ def gradients(
 
 
 def update_ema(ema: Any, params: Any, count: jax.Array, decay: float) -> Any:
-    """ema + (1 - d)(params - ema), d = min(decay, (1 + n) / (10 + n)) after n updates: the early average follows closely."""
+    """ema + (1 - d)(params - ema), d = min(decay, (1 + n) / (10 + n)) after n updates, so that the average follows closely at first."""
     n = count.astype(jnp.float32)
     rate = 1.0 - jnp.minimum(decay, (1.0 + n) / (10.0 + n))
     return jax.tree.map(lambda average, value: average + rate * (value - average), ema, params)
 
 
 def make_eval_step(graphdef: nnx.GraphDef, objective: Any) -> Callable[..., Metrics]:
-    """A pure function (params, buffers, batch, key) -> metrics, nothing dropped or changed."""
+    """A pure function (params, buffers, batch, key) -> metrics, without dropout."""
 
     def eval_step(params: Tree, buffers: Tree, batch: Mapping[str, jax.Array], key: jax.Array) -> Metrics:
         return objective.loss(merge(graphdef, params, buffers), batch, key, train=False)[1]
@@ -204,7 +204,7 @@ def make_eval_step(graphdef: nnx.GraphDef, objective: Any) -> Callable[..., Metr
 
 
 def _named(tree: Any) -> Any:
-    """Integer keys (places in a list) as strings: what JSON and Orbax make of them anyway."""
+    """The tree with integer keys (indices of a list) as strings, as JSON and Orbax store them."""
     return {str(key): _named(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
 
 

@@ -50,7 +50,7 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     """(config, codec, the state's shapes, its places), fsdp over all devices."""
     from tinygen.system import malloc
 
-    malloc.keep_memory()  # as the command line does, before there are threads
+    malloc.retain_freed_memory()  # as the command line does, before there are threads
     import jax
 
     from tinygen import build

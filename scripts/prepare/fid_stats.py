@@ -29,8 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="of inception (adm)")
     parser.add_argument("--weights", metavar="FILE", help="of inception; default: where it is kept, or downloaded")
     arguments = parser.parse_args(argv)
-    malloc.keep_memory()
-    runtime.compute_in_turn()
+    malloc.retain_freed_memory()
+    runtime.disable_async_dispatch()
     try:
         if not arguments.out.absolute().parent.is_dir():
             raise UserError(f"--out={arguments.out}: there is no folder {arguments.out.absolute().parent}")

@@ -68,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch_size", type=int, default=0, help="images that a device encodes at once; default: by their size")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
-    malloc.keep_memory()
-    runtime.compute_in_turn()
+    malloc.retain_freed_memory()
+    runtime.disable_async_dispatch()
     try:
         config, _ = cli.configured(arguments.config, overrides)
         report = prepare(config, arguments.autoencoder, arguments.out.expanduser(), arguments.batch_size, arguments.like)

@@ -81,13 +81,13 @@ def test_sampling_from_a_damaged_checkpoint_is_refused_and_names_the_file(half, 
 
 def at_steps(monkeypatch, deeds):
     """Calls deeds[n] when step n of the next run has ended."""
-    advance = logger.Record.advance
+    advance = logger.RunLogger.advance
 
     def acting(self, step):
         advance(self, step)
         deeds.get(step, lambda: None)()
 
-    monkeypatch.setattr(logger.Record, "advance", acting)
+    monkeypatch.setattr(logger.RunLogger, "advance", acting)
 
 
 def limit(size):
@@ -250,6 +250,6 @@ def test_another_folder_in_the_workdirs_place_is_left_alone(curve, tmp_path, mon
         workdir.mkdir()
 
     at_steps(monkeypatch, {6: exchange})
-    with pytest.raises(UserError, match="and another one is there now"):
+    with pytest.raises(UserError, match="and replaced by another one"):
         train.main(in_pieces(curve), str(workdir))
     assert not list(workdir.iterdir())

@@ -78,7 +78,7 @@ def refused(capsys):
         (["keys", "optimm"], "did you mean 'optim'?"),
         (["keys", "optim", "model"], "'model' is not a flag"),
         (["recipes", "dit_digts"], "did you mean 'dit_digits'?"),
-        (["recipes", "--out=mine.py"], "--out is the file that --copy=NAME writes"),
+        (["recipes", "--out=mine.py"], "--out needs --copy=NAME"),
         (["completion"], "--shell is missing: give one of bash"),
         (["completion", "csh"], "--shell=csh"),
     ],
@@ -93,7 +93,7 @@ def test_a_malformed_command_line_is_refused(refused, arguments, said):
 def test_a_missing_config_is_refused(refused):
     assert "no config file 'nowhere.py'" in refused("train", "--config=nowhere.py")
     assert "unknown recipe 'dit_digts': did you mean 'dit_digits'?" in refused("train", "--config=dit_digts:smoke")
-    assert "'configs/dit_digits.py' here; tinygen's own recipe of that name: --config=dit_digits" in refused(
+    assert "'configs/dit_digits.py' here; for tinygen's recipe of that name use --config=dit_digits" in refused(
         "train", "--config=configs/dit_digits.py"
     )
 

@@ -54,7 +54,7 @@ def test_a_size_is_one_number_or_height_and_width_and_the_last_that_is_given_cou
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("64x48", "'64x48' is a str, but must be a whole number such as 64, or several"), ("64 48", "have commas between them")],
+    [("64x48", "'64x48' is a str, but must be a whole number such as 64, or several"), ("64 48", "not a comma-separated list")],
 )
 def test_a_size_that_is_none_is_refused_with_what_is_one(recipe, capsys, word, said):
     assert cli.main(["train", f"--config={recipe}", "--config.data.name=folder", f"--config.data.size={word}"]) == 2
@@ -148,12 +148,12 @@ def test_what_cannot_be_carried_over_is_said_in_one_line_with_its_old_value(face
     faces("", "--config.data.name=digits")
     said = capsys.readouterr().err
     assert said == (
-        "tinygen: config.data.name=digits in place of avatars drops what the recipe sets: "
+        "tinygen: config.data.name=digits in place of avatars drops values of the recipe: "
         "num=240, size=(64,), label='mouth' (now 'label'), flip=True\n"
     )
     faces("", "--config.data.name=pixel_faces", "--config.data.label=hat", "--config.objective.name=meanflow")
     objective, data = capsys.readouterr().err.splitlines()
-    assert "objective.name=meanflow in place of flow drops what the recipe sets: nfe=12 (now 1)" in objective
+    assert "objective.name=meanflow in place of flow drops values of the recipe: nfe=12 (now 1)" in objective
     assert "label" not in data  # which has been given
     faces("small", "--config.data.name=avatars")
     faces("photos")  # a recipe's own variant says what its author meant

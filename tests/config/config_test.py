@@ -271,7 +271,7 @@ def test_a_rows_keywords_and_the_datas_facts_are_exactly_the_constructors(sectio
         Codec(medium=Text(Vocabulary(kind="bytes")), spec=tokens, conditions=(Prompt(Vocabulary(kind="bytes")),)),
     )
     facts = {"known", "prepares"} if section == "data" else {"precision"}.union(*(codec.facts() for codec in codecs))
-    facts |= {"attention", "needs_jvp", "told", "head", "remat", "scan", "rngs"} if section == "model" else set()
+    facts |= {"attention", "needs_jvp", "inputs", "head", "remat", "scan", "rngs"} if section == "model" else set()
     keywords, parameters = set(schema.TABLES[section][name]), constructor_of(section, name)
     assert keywords <= parameters.keys()
     assert parameters.keys() - keywords <= facts

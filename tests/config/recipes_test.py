@@ -72,7 +72,7 @@ def test_a_copy_can_be_edited_and_overwrites_nothing(capsys):
     assert Path("dit_digits.py").read_bytes() == (ROOT / "configs" / "dit_digits.py").read_bytes()
     Path("dit_digits.py").write_text("mine")
     assert cli.main(["recipes", "--copy", "dit_digits"]) == 2
-    assert "dit_digits.py exists already" in capsys.readouterr().err
+    assert "dit_digits.py already exists" in capsys.readouterr().err
     assert Path("dit_digits.py").read_text() == "mine"
     assert cli.main(["recipes", "--copy=dit_digits", "--out=other.py"]) == 0
     assert config.load("other.py") == config.load("dit_digits")
@@ -82,10 +82,10 @@ def test_a_copy_can_be_edited_and_overwrites_nothing(capsys):
     ("words", "said"),
     [
         (["dit_digits:smoek"], "did you mean 'smoke'"),
-        (["dit_digits", "--copy=dit_digits8"], "ask for one of the two"),
-        (["--copy=dit_digits", "--out=nowhere/own.py"], "nowhere/own.py: there is no such folder"),
+        (["dit_digits", "--copy=dit_digits8"], "choose one of the two"),
+        (["--copy=dit_digits", "--out=nowhere/own.py"], "nowhere/own.py: no such folder"),
         (["--copy=dit_digits:smoek"], "did you mean 'smoke'"),
-        (["--copy=dit_digits", "--out=c:d.py"], "what follows a colon is read as a variant"),
+        (["--copy=dit_digits", "--out=c:d.py"], "a colon introduces a variant"),
     ],
 )
 def test_a_mistake_about_recipes_is_one_line(words, said, capsys):

@@ -39,24 +39,24 @@ def test_a_process_that_stops_beating_is_gone_after_the_time_given_and_not_befor
     for now in range(30):
         for index in (0, 1, 2) if now < 5 else (0, 1):
             members(index).beat()
-        gone = members(0).gone(float(now))
+        gone = members(0).lost(float(now))
         assert gone == (["2"] if now > 4 + 10 else []), now
 
 
 def test_a_process_that_left_in_peace_is_not_missed(members):
     for index in range(3):
         members(index).beat()
-    assert members(0).gone(0.0) == []
+    assert members(0).lost(0.0) == []
     members(2).stop()
     members(1).beat()
-    assert members(0).gone(11.0) == ["0"]  # its own, which it has not given since: a process that hangs is gone to the others too
+    assert members(0).lost(11.0) == ["0"]  # its own, which it has not given since: a process that hangs is gone to the others too
     members(0).beat()
-    assert members(0).gone(20.0) == []
+    assert members(0).lost(20.0) == []
 
 
 def test_a_process_that_comes_late_is_waited_for(members):
     members(0).beat()
-    assert members(0).gone(100.0) == []
+    assert members(0).lost(100.0) == []
     members(2).beat()
     members(0).beat()
-    assert members(0).gone(105.0) == []
+    assert members(0).lost(105.0) == []

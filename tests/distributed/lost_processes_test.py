@@ -1,4 +1,4 @@
-"""Which errors say that another process has gone: JAX raises several kinds, depending on where the connection broke."""
+"""Which errors mean a lost process: JAX raises several kinds, depending on where the connection broke."""
 
 import errno
 
@@ -35,7 +35,7 @@ LOST = {
 @pytest.mark.parametrize("name", LOST)
 def test_an_error_that_says_so_is_one_line_and_status_1(name):
     said = processes._reason(LOST[name])
-    assert said.startswith("another process has gone (")
+    assert said.startswith("lost another process (")
     assert said.endswith("the same command resumes from there.")
     assert "\n" not in said
     assert processes._status(LOST[name]) == 1
@@ -44,7 +44,7 @@ def test_an_error_that_says_so_is_one_line_and_status_1(name):
 def test_what_was_being_handled_counts_too():
     gone, later = LOST["a collective, as it is read"], RuntimeError("cleaning up failed")
     later.__context__ = gone  # as Python sets it where an `except` block raises
-    assert faults.lost(later) is gone
+    assert faults.lost_peer(later) is gone
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_what_was_being_handled_counts_too():
     ],
 )
 def test_any_other_error_is_not_taken_for_a_lost_process(error, status, said):
-    assert not faults.lost(error)
+    assert not faults.lost_peer(error)
     assert (processes._status(error), processes._reason(error)) == (status, said)

@@ -206,12 +206,12 @@ def test_the_command_line_gives_all_that_a_call_needs(called, capsys):
     assert {name: arguments[name] for name in vars(expected)} == vars(expected)
     assert (arguments["settings"], arguments["points"], arguments["features"]) == ({"nfe": 4}, {}, "inception")
     assert cli.main(["eval-fid", "--samples=faces", "--ref=digits", "--noema"]) == 2
-    assert "--ema says how a --ckpt is sampled" in capsys.readouterr().err
+    assert "--ema has no effect with --samples" in capsys.readouterr().err
     assert cli.main(["eval-fid", "--preset=tf"]) == 2
     for words, message in (
-        (["--compare", "a", "b", "--num=5"], "--num says how samples are scored"),
+        (["--compare", "a", "b", "--num=5"], "--num has no effect with --compare"),
         (["--ckpt=faces", "--grid", "nfe=4,8", "--nfe=50"], "--nfe is given twice"),
-        (["--ckpt=faces", "--allow=nfe"], "--allow says what may differ in --compare"),
+        (["--ckpt=faces", "--allow=nfe"], "--allow needs --compare"),
     ):
         capsys.readouterr()
         assert cli.main(["eval-fid", *words]) == 2

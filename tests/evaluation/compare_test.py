@@ -114,7 +114,7 @@ def test_files_of_any_name_are_compared_with_workdirs(record, capsys, tmp_path):
 def test_a_record_that_is_no_file_or_too_large_is_refused_before_it_is_read(record, tmp_path):
     b = record("b", line())
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe: a pipe, where a file should be"):
+    with pytest.raises(UserError, match="pipe: a pipe, not a file"):
         main([str(tmp_path / "pipe"), b], [])
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**40)

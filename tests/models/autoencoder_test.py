@@ -42,7 +42,7 @@ def test_images_of_another_size_are_taken_too_where_the_factor_divides_it():
         return create()(x)[0]
 
     assert jax.eval_shape(decoded, np.zeros((1, 12, 6, 1), np.float32)).shape == (1, 12, 6, 1)
-    with pytest.raises(UserError, match="images of 8x9: an autoencoder of 2 pixels a latent's side takes multiples of 2"):
+    with pytest.raises(UserError, match="images of 8x9: this autoencoder needs sides that are multiples of 2"):
         jax.eval_shape(decoded, np.zeros((1, 8, 9, 1), np.float32))
 
 
@@ -87,7 +87,7 @@ def test_attention_lets_every_place_see_every_other():
         (dict(widths=()), r"config\.model\.widths=\(\)"),
         (dict(widths=(8, 6)), r"config\.model\.widths=\(8, 6\) .* multiples of config\.model\.groups=4"),
         (dict(shape=(1,)), "reads images"),
-        (dict(shape=(28, 28, 1), widths=(8,) * 4), "images of 28x28: .* takes multiples of 8"),
+        (dict(shape=(28, 28, 1), widths=(8,) * 4), "images of 28x28: .* multiples of 8"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changes, said):

@@ -7,7 +7,7 @@ from flax import nnx
 from small_microdit import drawn
 
 from tinygen.errors import UserError
-from tinygen.models.convnext import GRN, Block, gathered, spread
+from tinygen.models.convnext import GRN, Block, depth_to_space, space_to_depth
 from tinygen.nn import layers
 
 X = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
@@ -127,7 +127,7 @@ def test_the_network_is_its_description():
         graph, state = small_convnext.abstract()
         net = nnx.merge(graph, drawn(state, np.float64))
         x, t = X.astype(np.float64), T.astype(np.float64)
-        c = net.time(t) + net.labelled(COND, 4)
+        c = net.time(t) + net.label_embedding(COND, 4)
         ours = net(jnp.asarray(x), jnp.asarray(t), cond=COND).pred
         np.testing.assert_allclose(ours, by_hand(net, x, np.asarray(jax.nn.silu(c))), rtol=1e-9, atol=1e-9)
 
@@ -135,15 +135,15 @@ def test_the_network_is_its_description():
 @pytest.mark.parametrize("shape", [(2, 6, 4, 3), (2, 12, 5), (2, 5, 4, 3), (2, 7, 1)])
 def test_places_are_gathered_by_patches_and_spread_again(shape):
     x = np.random.default_rng(0).normal(size=shape)
-    small = gathered(jnp.asarray(x), 2)
+    small = space_to_depth(jnp.asarray(x), 2)
     assert small.shape == (shape[0], *(-(-size // 2) for size in shape[1:-1]), 2 ** (len(shape) - 2) * shape[-1])
     np.testing.assert_array_equal(small[:, 0, ..., 0].reshape(-1)[0], np.float32(x.reshape(-1)[0]))
-    np.testing.assert_array_equal(spread(small, 2, shape[1:-1]), np.float32(x))
+    np.testing.assert_array_equal(depth_to_space(small, 2, shape[1:-1]), np.float32(x))
     if len(shape) == 4:
         np.testing.assert_array_equal(small.reshape(2, 6, -1), layers.patchify(jnp.asarray(x), 2))
 
 
-# What it is told
+# Conditions
 
 
 def test_the_null_takes_the_place_of_a_dropped_label():
@@ -156,15 +156,15 @@ def test_the_null_takes_the_place_of_a_dropped_label():
 
 
 def test_the_span_and_the_scalars_of_guidance_are_told_apart():
-    net = model(told=("h", "omega", "t_lo", "t_hi"))
+    net = model(inputs=("h", "omega", "t_lo", "t_hi"))
     given = {**COND, "omega": np.full(4, 2.0, np.float32), "t_lo": np.full(4, 0.2, np.float32), "t_hi": np.full(4, 0.8, np.float32)}
     first = net(X, T, T - 0.05, cond=given).pred
     for change in (dict(omega=np.full(4, 3.0, np.float32)), dict(t_lo=np.full(4, 0.8, np.float32)), dict(t_hi=np.full(4, 0.2, np.float32))):
         assert np.abs(net(X, T, T - 0.05, cond=given | change).pred - first).max() > 1e-3
     assert np.abs(net(X, T, T, cond=given).pred - first).max() > 1e-3
-    with pytest.raises(ValueError, match="is told r"):
+    with pytest.raises(ValueError, match="needs r: it predicts an average velocity"):
         net(X, T, cond=given)
-    with pytest.raises(ValueError, match="is not told r"):
+    with pytest.raises(ValueError, match="takes no r: it predicts an instantaneous velocity"):
         model()(X, T, T, cond=COND)
 
 
@@ -192,9 +192,9 @@ def test_what_the_backward_pass_computes_again_changes_nothing():
     ("changes", "said"),
     [
         (dict(shape=(9, 1, 3)), "config.model.patch=2 is larger than a side of the examples, which are 9x1"),
-        (dict(shape=(8,)), "draws images"),
-        (dict(widths=(8, 8, 8)), "one value a resolution"),
-        (dict(depths=(2,)), "one value a resolution"),
+        (dict(shape=(8,)), "takes images"),
+        (dict(widths=(8, 8, 8)), "one value per resolution"),
+        (dict(depths=(2,)), "one value per resolution"),
         (dict(depths=(2, 0)), "depths"),
         (dict(side=4), "odd"),
         (dict(patch=0), "patch=0"),

@@ -10,7 +10,7 @@ from flax import nnx
 from small_microdit import abstract, drawn, make
 
 from tinygen.errors import UserError
-from tinygen.models.microdit import scaled
+from tinygen.models.microdit import block_sizes
 from tinygen.nn import experts, layers, rope
 from tinygen.nn.flops import flops
 from tinygen.nn.flops import products as counted
@@ -181,9 +181,9 @@ def test_at_initialisation_the_output_is_zero_whatever_the_parts(images, changes
 
 
 def test_width_grows_from_the_first_block_to_the_last():
-    assert scaled(4, 8, 4.0, 0.5, 0.5) == ([0.5, 0.5 + 3.5 / 3, 0.5 + 7 / 3, 4.0], [4, 5, 7, 8])
-    assert scaled(3, 4, 4.0, 0.0, 1.0) == ([4.0] * 3, [4] * 3)
-    assert scaled(1, 4, 4.0, 0.5, 0.5)[1] == [4]
+    assert block_sizes(4, 8, 4.0, 0.5, 0.5) == ([0.5, 0.5 + 3.5 / 3, 0.5 + 7 / 3, 4.0], [4, 5, 7, 8])
+    assert block_sizes(3, 4, 4.0, 0.0, 1.0) == ([4.0] * 3, [4] * 3)
+    assert block_sizes(1, 4, 4.0, 0.5, 0.5)[1] == [4]
     model = nnx.eval_shape(lambda: make(depth=3, width=32, heads=4, attention_first=0.5, mlp_ratio_first=1.0))
     assert [block.attention.query.kernel.shape for block in model.blocks] == [(32, 16), (32, 24), (32, 32)]
     assert [block.feed_forward.gate.kernel.shape[1] for block in model.blocks] == [24, 56, 88]
@@ -195,11 +195,11 @@ def test_width_grows_from_the_first_block_to_the_last():
         (dict(mask=1.0), "config.model.mask=1.0 must lie in [0, 1)"),
         (dict(mask=0.95), "config.model.mask=0.95 leaves none of an image's 6 patches"),
         (dict(mixer_depth=-1), "config.model.mixer_depth=-1"),
-        (dict(mixer_width=8), "config.model.mixer_width=8 is of no use without blocks"),
+        (dict(mixer_width=8), "config.model.mixer_width=8 has no effect without blocks"),
         (dict(mixer_depth=1, mixer_width=12), "config.model.mixer_width=12 must be a multiple of 4 and of a head's size"),
-        (dict(experts=8, capacity=1.0), "gives 8 experts less than a token each of the 6"),
+        (dict(experts=8, capacity=1.0), "gives 8 experts less than one token each of an image's 6"),
         (dict(positions="ropee"), "unknown config.model.positions 'ropee': did you mean 'rope'?"),
-        (dict(positions="rope", width=24, heads=4), "config.model.heads=4 have width / heads = 6 features, no multiple of 4"),
+        (dict(positions="rope", width=24, heads=4), "must be a multiple of 4, but config.model.heads=4 gives 6"),
         (dict(position_grid=-1), "config.model.position_grid=-1 must be 0"),
         (dict(attention_first=0.0), "config.model.attention_first=0.0 must lie above 0"),
         (dict(mlp_ratio_first=-1.0), "config.model.mlp_ratio_first=-1.0"),

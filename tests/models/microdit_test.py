@@ -152,8 +152,8 @@ def test_any_size_and_any_channel_count_give_their_own_shape(channels, size, cla
         (dict(width=18, heads=6), "heads of an even size"),
         (dict(width=18, heads=1), "multiple of 4"),
         (dict(adaln="own"), "'block' or 'shared'"),
-        (dict(shape=(16,)), "draws images"),
-        (dict(shape=(2, 4, 6, 3)), "draws images"),
+        (dict(shape=(16,)), "takes images"),
+        (dict(shape=(2, 4, 6, 3)), "takes images"),
         *(({key: 0}, f"config.model.{key}=0 must be positive") for key in ("patch", "width", "depth", "heads", "mlp_multiple")),
         (dict(patch=-2), "must be positive"),
         (dict(mlp_ratio=-1.0), "must be positive"),
@@ -167,7 +167,7 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_computed(changes, 
 
 
 def test_a_second_time_is_a_fault_of_the_caller(fresh, batch):
-    with pytest.raises(ValueError, match="not told r"):
+    with pytest.raises(ValueError, match="takes no r"):
         fresh(batch[0], batch[1], batch[1])
 
 

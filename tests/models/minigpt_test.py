@@ -9,7 +9,7 @@ from small_minigpt import KINDS, SMALL, abstract, features, logits, made
 
 from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
-from tinygen.models.minigpt import MiniGPT, within
+from tinygen.models.minigpt import MiniGPT, segment_positions
 
 CLOSE = dict(rtol=2e-5, atol=2e-5)
 TOKENS = np.random.default_rng(0).integers(0, 11, (3, 8)).astype(np.int32)
@@ -53,8 +53,8 @@ def test_a_packed_document_has_the_logits_that_it_has_alone(kind):
 
 
 def test_positions_begin_anew_with_each_segment():
-    np.testing.assert_array_equal(within(jnp.asarray(SEGMENT))[0], [0, 1, 2, 0, 1, 2, 3, 4])
-    np.testing.assert_array_equal(within(jnp.asarray(SEGMENT))[2, :5], [0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(segment_positions(jnp.asarray(SEGMENT))[0], [0, 1, 2, 0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(segment_positions(jnp.asarray(SEGMENT))[2, :5], [0, 1, 0, 0, 1])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

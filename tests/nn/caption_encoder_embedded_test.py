@@ -33,18 +33,18 @@ def predict(net):
 
 
 def test_padding_changes_nothing_whatever_stands_there(net):
-    features, there = net.text(EMBED, there=THERE)
+    features, there = net.text(EMBED, mask=THERE)
     np.testing.assert_array_equal(there, THERE)
     other = np.where(THERE[..., None], EMBED, 100.0)
-    np.testing.assert_allclose(features[THERE], net.text(other, there=THERE)[0][THERE], **CLOSE)
-    short, _ = net.text(EMBED[:2, :3], there=THERE[:2, :3])
+    np.testing.assert_allclose(features[THERE], net.text(other, mask=THERE)[0][THERE], **CLOSE)
+    short, _ = net.text(EMBED[:2, :3], mask=THERE[:2, :3])
     np.testing.assert_allclose(features[:2, :2], short[:, :2], **CLOSE)
 
 
 @pytest.mark.slow
 def test_every_token_sees_every_other_and_no_padding(net):
     graphdef, state = nnx.split(net.text)
-    reach = jax.jacobian(lambda embed: nnx.merge(graphdef, state)(embed, there=THERE[:1])[0].sum(-1)[0])(jnp.asarray(EMBED[:1]))
+    reach = jax.jacobian(lambda embed: nnx.merge(graphdef, state)(embed, mask=THERE[:1])[0].sum(-1)[0])(jnp.asarray(EMBED[:1]))
     reach = np.abs(reach[:3, 0]).sum(-1)  # [3, S]
     assert (reach[:, :3] > 0).all()
     np.testing.assert_array_equal(reach[:, 3:], 0)
@@ -52,7 +52,7 @@ def test_every_token_sees_every_other_and_no_padding(net):
 
 def test_no_positions_of_ours_are_added(net):
     """Tokens whose embeddings are exchanged exchange their features."""
-    forth, back = net.text(EMBED[2:], there=THERE[2:])[0], net.text(EMBED[2:, ::-1], there=THERE[2:])[0]
+    forth, back = net.text(EMBED[2:], mask=THERE[2:])[0], net.text(EMBED[2:, ::-1], mask=THERE[2:])[0]
     np.testing.assert_allclose(forth, back[:, ::-1], **CLOSE)
     names = {name for path, _ in nnx.to_flat_state(nnx.state(net.text)) for name in path[:1]}
     assert names == {"project", "blocks", "norm", "null"}
@@ -103,7 +103,7 @@ def test_what_is_read_once_is_read_as_ever(net, predict):
 
 
 def test_the_pooled_features_are_the_mean_over_the_tokens_that_are_there(net):
-    features, there = (np.asarray(each) for each in net.text(EMBED, there=THERE))
+    features, there = (np.asarray(each) for each in net.text(EMBED, mask=THERE))
     expected = np.stack([rows[seen].mean(0) for rows, seen in zip(features, there, strict=True)])
     np.testing.assert_allclose(caption_encoder.pooled(features, there), expected, **CLOSE)
 

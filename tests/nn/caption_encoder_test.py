@@ -72,7 +72,7 @@ def test_the_order_of_words_matters(reader):
 def test_without_its_caption_an_example_has_the_null_alone(reader):
     reader, read = reader
     features, there = read(TOKENS, np.array([True, False, True]))
-    null, alone = reader.without(1, LENGTH)
+    null, alone = reader.null_caption(1, LENGTH)
     np.testing.assert_array_equal(features[1], null[0])
     np.testing.assert_array_equal(there[1], alone[0])
     np.testing.assert_array_equal(there.sum(1), [3, 1, 5])

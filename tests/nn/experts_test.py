@@ -148,7 +148,7 @@ def test_experts_that_are_spread_over_a_mesh_give_the_same(data, tensor):
         (8, 0.0, 16, "capacity=0.0 must lie above 0"),
         (8, 9.0, 16, "capacity=9.0 must lie above 0 and at most at config.model.experts=8"),
         (8, float("nan"), 16, "capacity=nan must lie"),
-        (8, 1.0, 7, "gives 8 experts less than a token each of the 7"),
+        (8, 1.0, 7, "gives 8 experts less than one token each of an image's 7"),
     ],
 )
 def test_experts_that_cannot_be_or_that_have_nothing_to_do_are_refused(num, capacity, tokens, message):

@@ -50,6 +50,6 @@ def test_every_token_is_kept_as_often_as_any_other():
 
 def test_kept_tokens_come_back_to_where_they_were_and_the_others_are_zero():
     kept = masking.choose(jax.random.key(3), B, L, NUM)
-    few = np.asarray(kept.of(jnp.asarray(X)))
+    few = np.asarray(kept.gather(jnp.asarray(X)))
     np.testing.assert_array_equal(few, np.stack([x[rows] for x, rows in zip(X, np.asarray(kept.order), strict=True)]))
-    np.testing.assert_array_equal(kept.back(jnp.asarray(few)), X * np.asarray(kept.weight)[..., None])
+    np.testing.assert_array_equal(kept.scatter(jnp.asarray(few)), X * np.asarray(kept.weight)[..., None])

@@ -58,7 +58,7 @@ def test_a_product_of_unknown_precision_is_a_fault():
 
 
 def test_rounded_operands_that_are_not_matrices_are_a_fault():
-    with pytest.raises(ValueError, match="not one of matrices"):
+    with pytest.raises(ValueError, match="not a matrix product"):
         product(jnp.ones((2, 3, 4)), jnp.ones((4, 5)), ((2,), (0,)), precision="bfloat16")
 
 

@@ -123,9 +123,9 @@ def test_groups_that_do_not_divide_the_blocks_are_refused(scan):
 def test_blocks_that_do_not_repeat_are_refused():
     blocks = [nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Linear(2, 2, use_bias=False, rngs=nnx.Rngs(0))] * 2
     x = jnp.ones((1, 2))
-    np.testing.assert_allclose(stack.through(blocks, x, remat="none", scan=2), stack.through(blocks, x, remat="none", scan=0), rtol=1e-5)
+    np.testing.assert_allclose(stack.apply(blocks, x, remat="none", scan=2), stack.apply(blocks, x, remat="none", scan=0), rtol=1e-5)
     with pytest.raises(UserError, match="do not repeat after 1"):
-        stack.through(blocks, x, remat="none", scan=1)
+        stack.apply(blocks, x, remat="none", scan=1)
 
 
 def test_an_unknown_policy_names_the_known_ones():

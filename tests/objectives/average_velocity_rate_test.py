@@ -18,15 +18,15 @@ from tinygen.objectives.average_velocity import Draw
 
 @pytest.mark.parametrize("make", [small_microdit, small_convnext])
 def test_what_an_objective_tells_is_embedded_at_the_scale_of_the_time(make):
-    model = nnx.merge(*make.abstract(told=improved().told, time_scale=7.0))
+    model = nnx.merge(*make.abstract(inputs=improved().inputs, time_scale=7.0))
     scales = [module.scale for _, module in nnx.iter_modules(model) if isinstance(module, TimeEmbedding)]
     assert scales == [7.0] * 5  # t, span, weight and interval of guidance
 
 
 @pytest.mark.parametrize("make", [small_microdit, small_convnext])
 def test_the_rate_is_that_of_central_differences(make):
-    told = improved().told
-    graph, state = make.abstract(told=told, time_scale=16.0)
+    inputs = improved().inputs
+    graph, state = make.abstract(inputs=inputs, time_scale=16.0)
     with jax.enable_x64(True):
         model = nnx.merge(graph, drawn(state, np.float64))
         draw = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def test_the_rate_is_that_of_central_differences(make):
 
 @pytest.mark.parametrize("method", ["plain", "blockwise"])
 def test_attention_of_either_form_has_the_rate(method):
-    graph, state = small_microdit.abstract(told=("h",), time_scale=16.0, attention=method, needs_jvp=True)
+    graph, state = small_microdit.abstract(inputs=("h",), time_scale=16.0, attention=method, needs_jvp=True)
     model = nnx.merge(graph, drawn(state))
     z, v, t, r = (jnp.asarray(each, jnp.float32) for each in draws(4))
     z, v = (jnp.tile(each, (1, 2, 3, 3)) for each in (z, v))

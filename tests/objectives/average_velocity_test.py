@@ -128,9 +128,9 @@ def test_only_a_model_that_learns_the_unguided_velocity_is_compared_with_flow_ma
 # What a step costs
 
 
-def flops(objective, told, head=False):
+def flops(objective, inputs, head=False):
     """Of the loss and its gradient, of a model whose own products are nearly all of it."""
-    graph, state = small_convnext.abstract(widths=(32, 32), depths=(1, 4), expansion=4, told=told, head=head, time_scale=16.0)
+    graph, state = small_convnext.abstract(widths=(32, 32), depths=(1, 4), expansion=4, inputs=inputs, head=head, time_scale=16.0)
     batch = {"x": jax.ShapeDtypeStruct((4, 8, 8, 3), "float32"), "label": jax.ShapeDtypeStruct((4,), "int32")}
 
     def loss(state, batch, key):
@@ -145,12 +145,12 @@ def test_a_step_costs_twice_flow_matching_s_at_most_and_less_without_guidance():
     shape = (8, 8, 3)
     base = flops(flow(shape=shape), ())
     assert flops(meanflow(shape=shape), ("h",)) < 1.6 * base  # 4 passes for 3
-    assert flops(improved(shape=shape, velocity="head"), improved().told, head=True) < 2.4 * base  # 6 for 3
+    assert flops(improved(shape=shape, velocity="head"), improved().inputs, head=True) < 2.4 * base  # 6 for 3
 
 
 def test_a_step_of_a_convnext_by_products_needs_no_convolution_eigenvalues_or_complex_numbers():
     """Some backends have none of them."""
-    graph, state = small_convnext.abstract(told=improved().told, head=True, time_scale=16.0, depthwise="products")
+    graph, state = small_convnext.abstract(inputs=improved().inputs, head=True, time_scale=16.0, depthwise="products")
     batch = {"x": jax.ShapeDtypeStruct((4, 8, 8, 3), "float32"), "label": jax.ShapeDtypeStruct((4,), "int32")}
     objective = improved(shape=(8, 8, 3), velocity="head")
 

@@ -79,14 +79,14 @@ def averaged_as_velocity(x, t, r=None, cond=None, *, rngs=None):
 @pytest.mark.parametrize("objective", BOTH)
 @pytest.mark.parametrize("make", [small_microdit, pytest.param(small_convnext, marks=pytest.mark.slow)])
 def test_where_r_is_t_the_loss_and_its_gradient_are_flow_matching_s(objective, make):
-    told = objective().told
-    graph, state = make.abstract(told=told, time_scale=16.0)
+    inputs = objective().inputs
+    graph, state = make.abstract(inputs=inputs, time_scale=16.0)
     shape = make.SMALL["shape"]
     batch = {"x": np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)}
     shown = {}
     with jax.enable_x64(True):
         state = drawn(state, np.float64)
-        unguided = {name: jnp.ones(3) if name != "t_lo" else jnp.zeros(3) for name in told if name != "h"}
+        unguided = {name: jnp.ones(3) if name != "t_lo" else jnp.zeros(3) for name in inputs if name != "h"}
 
         def matching(state):
             def model(x, t, r=None, cond=None, *, rngs=None):

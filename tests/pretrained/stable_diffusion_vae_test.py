@@ -158,7 +158,7 @@ def test_a_file_that_is_no_such_autoencoder_is_refused_with_the_first_tensors_th
 
 def test_an_image_whose_sides_the_factor_does_not_divide_is_refused(arrays, write):
     ours = autoencoder.load(write(arrays), "--vae")
-    with pytest.raises(UserError, match=r"images of 32x30: an autoencoder of 4 pixels a latent's side takes multiples of 4"):
+    with pytest.raises(UserError, match=r"images of 32x30: this autoencoder needs sides that are multiples of 4"):
         jax.eval_shape(ours.encode, ours.variables, np.zeros((1, 32, 30, 3), np.float32))
 
 

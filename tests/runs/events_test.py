@@ -54,7 +54,7 @@ def test_pictures_that_cannot_be_written_are_told_of_once_and_the_run_goes_on(cu
     (tmp_path / "run" / "samples").write_text("no folder")
     assert train.main(curve(train=dict(steps=10, preview_every=2, log_every=5)), str(tmp_path / "run")) == 0
     warnings = [line.message for line in caplog.records if "samples/ cannot be written" in line.message]
-    assert warnings == ["samples/ cannot be written: a file, where a folder should be: it is not opened. The run goes on."]
+    assert warnings == ["samples/ cannot be written: a file, not a folder: not opened. The run continues."]
     assert store.saved_steps(epath.Path(tmp_path / "run")) == [10]
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 5, 10]
 

@@ -109,7 +109,7 @@ def refused(capsys):
         # Rows that do not go together
         ("objective.name=regression", "target_shape"),
         ("model.name=mlp", "target_shape"),
-        ("data.name=sine", "microdit draws images"),
+        ("data.name=sine", "microdit takes images"),
         # Devices
         ("mesh.data=977", "config.mesh="),
         ("mesh.fsdp=0", "config.mesh="),

@@ -48,7 +48,7 @@ def test_a_finished_run_that_is_given_more_steps_says_that_they_have_the_lowest_
     trained(steps=20)
     rates, (warning,) = said()
     assert rates == ["learning rate: 1e-05 at step 11, 0.01 at its peak (step 3, passed), 1e-05 at the last step (20)"]
-    assert warning.startswith("all 10 steps that are left have the lowest learning rate, 1e-05, since config.optim.decay_steps=10: ")
+    assert warning.startswith("all 10 remaining steps have the lowest learning rate, 1e-05, since config.optim.decay_steps=10: ")
     assert "--config.optim.decay_steps=20 " in warning
     assert [line["lr"] for line in metrics_of(tmp_path / "run")[10:]] == pytest.approx([1e-5] * 10, rel=1e-5)
     trained(steps=30, optim=dict(decay_steps=30))  # as the warning has it
@@ -77,8 +77,7 @@ def test_a_run_whose_tail_was_chosen_at_its_start_is_resumed_without_a_warning(t
 def test_a_run_within_its_warm_up_is_warned_of_at_its_start(trained, said):
     trained(steps=5, optim=dict(warmup=100))
     assert said()[1] == [
-        "the warm-up, config.optim.warmup=100, takes all 5 steps, so the learning rate has none left to decay in: "
-        "--config.optim.warmup=0 leaves some"
+        "the warm-up, config.optim.warmup=100, takes all 5 steps, so the learning rate never decays: --config.optim.warmup=0 shortens it"
     ]
 
 

@@ -128,7 +128,7 @@ def test_a_file_of_prompts_in_utf_16_is_refused_in_a_line(run, tmp_path, capsys)
 def test_a_file_of_no_prompts_is_refused(run, tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n \n")
     assert cli.main(["sample", f"--ckpt={run.workdir}", f"--prompts={tmp_path / 'empty.txt'}"]) == 2
-    assert "holds no prompt" in capsys.readouterr().err
+    assert "has no prompts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--prompt=a", "--negative=a"])

@@ -6,7 +6,7 @@ from tinygen.models.convnext import ConvNeXt
 
 SMALL = dict(
     shape=(8, 8, 3), classes=3, patch=2, widths=(8, 12), depths=(1, 2), side=3, expansion=2, condition_width=16, depthwise="auto",
-    time_scale=1000.0, told=(), head=False, precision="float32", remat="none",
+    time_scale=1000.0, inputs=(), head=False, precision="float32", remat="none",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ SMALL = dict(
     shape=(4, 6, 3), classes=3, text_vocabulary=0, text_length=0, text_features=0, text_depth=1, text_width=0,
     patch=2, width=16, depth=2, heads=2, mlp_ratio=4.0, mlp_multiple=8,
     mlp_ratio_first=0.0, attention_first=1.0, mask=0.0, mixer_depth=0, mixer_width=0, experts=0, capacity=2.0,
-    positions="sincos", position_grid=0, adaln="block", qk_norm=True, time_scale=1000.0, told=(), head=False, precision="float32",
+    positions="sincos", position_grid=0, adaln="block", qk_norm=True, time_scale=1000.0, inputs=(), head=False, precision="float32",
     attention="auto",  needs_jvp=False, remat="none", scan=0,
 )  # fmt: skip
 

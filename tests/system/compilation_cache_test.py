@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_used_costs_one_line(tmp_path):
     (tmp_path / "home").write_text("a file, where a folder should be")
     told, said = start(tmp_path / "run", tmp_path / "home")
     assert (told["status"], told["folder"]) == (0, None)
-    assert len([line for line in said.splitlines() if "compiled programs are not kept" in line]) == 1
+    assert len([line for line in said.splitlines() if "the compilation cache is disabled" in line]) == 1
     assert "Traceback" not in said
 
 
@@ -159,11 +159,11 @@ def settings(monkeypatch, tmp_path):
 
 def test_jax_own_switch_and_folder_win(settings, tmp_path):
     settings.update("jax_enable_compilation_cache", False)
-    compilation_cache.keep_compiled()
+    compilation_cache.enable()
     assert settings.jax_compilation_cache_dir is None
     settings.update("jax_enable_compilation_cache", True)
     settings.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
-    compilation_cache.keep_compiled()
+    compilation_cache.enable()
     assert settings.jax_compilation_cache_dir == str(tmp_path / "mine")
     assert not (tmp_path / "tinygen").exists()
 
@@ -171,6 +171,6 @@ def test_jax_own_switch_and_folder_win(settings, tmp_path):
 def test_a_full_disk_is_left_alone(settings, monkeypatch, capsys):
     free = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(compilation_cache.shutil, "disk_usage", lambda folder: free)
-    compilation_cache.keep_compiled()
+    compilation_cache.enable()
     assert settings.jax_compilation_cache_dir is None
     assert "No space left" in capsys.readouterr().err

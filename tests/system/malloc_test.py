@@ -15,12 +15,12 @@ from tinygen.system import malloc
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
-malloc.keep_memory()
+malloc.retain_freed_memory()
 before, blocks = resident(), [np.ones(2**18, np.uint8) for _ in range(800)]
 del blocks[::2]
 del blocks[:390]
 kept = resident() - before
-malloc.return_memory()
+malloc.release_freed_memory()
 print(kept, resident() - before)
 """
 

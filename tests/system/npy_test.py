@@ -98,7 +98,7 @@ HOSTILE = {
     "more than there is": (packed((10**6, 10**6)), "declares float64.1000000, 1000000., 8,000,000,000,000 bytes, and holds 0"),
     "less than there is": (packed((2,), "<f8", 24), "16 bytes, and holds 24"),
     "a long header": (b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1) + b" " * 100, "a .npy header of 4,294,967,295 bytes"),
-    "version 3": (b"\x93NUMPY\x03\x00" + struct.pack("<I", 10) + b" " * 100, "version 3.0, which is not read"),
+    "version 3": (b"\x93NUMPY\x03\x00" + struct.pack("<I", 10) + b" " * 100, "version 3.0, which is not supported"),
     "nothing": (b"", "magic"),
     "text": (b"no array at all", "magic"),
     "half a header": (packed((2,))[:40], "header that cannot be parsed"),

@@ -70,7 +70,7 @@ def test_while_there_is_nothing_to_save_a_signal_ends_even_a_compilation_at_once
     assert process.stdout.readline() == "compiling\n"
     process.send_signal(number)
     assert process.wait(timeout=30) == 128 + number
-    assert f"{number.name}: nothing new to save; leaving." in process.communicate()[1]
+    assert f"{number.name}: nothing new to save; stopping." in process.communicate()[1]
 
 
 @pytest.mark.parametrize(

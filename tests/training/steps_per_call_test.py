@@ -111,7 +111,7 @@ def test_an_update_that_is_not_finite_is_named_by_its_own_step(curve, tmp_path, 
 
 def test_rates_are_of_all_steps_of_a_call(curve, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(logger.Record, "lines", lambda self, lines, reached: told.append((list(lines), reached)))
+    monkeypatch.setattr(logger.RunLogger, "lines", lambda self, lines, reached: told.append((list(lines), reached)))
     train.main(curve(train=dict(steps=12, log_every=2, steps_per_call=5, eval_every=0, preview_every=0)), str(tmp_path / "run"))
     assert told == [([1], 1), ([2, 4, 6], 6), ([8, 10], 10), ([12], 12)]
 

@@ -177,8 +177,8 @@ def test_a_report_shows_nothing_from_outside_and_names_what_it_left_out(name, ru
 
 
 REFUSED = {
-    ("train", "a link for .lock"): (link(".lock"), ".lock: a symbolic link, where a file should be"),
-    ("train", "a pipe for .lock"): (pipe(".lock"), ".lock: a pipe, where a file should be"),
+    ("train", "a link for .lock"): (link(".lock"), ".lock: a symbolic link, not a file"),
+    ("train", "a pipe for .lock"): (pipe(".lock"), ".lock: a pipe, not a file"),
     ("train", "a link for config.json"): (link("config.json"), "config.json: a symbolic link"),
     ("train", "a link for metrics.jsonl"): (link("metrics.jsonl"), "metrics.jsonl: a symbolic link"),
     ("train", "an endless metrics.jsonl"): (huge("metrics.jsonl"), "metrics.jsonl: larger than 128 MiB"),
@@ -231,7 +231,7 @@ def test_what_was_torn_is_not_moved_through_a_link(run, outside, tinygen):
     link("checkpoints/set_aside", to=".")(run, outside)
     (run / "checkpoints" / "4.orbax-checkpoint-tmp").mkdir()
     status, printed = tinygen("train")
-    assert (status, "set_aside: a symbolic link, where a folder should be" in printed) == (2, True), printed
+    assert (status, "set_aside: a symbolic link, not a folder" in printed) == (2, True), printed
 
 
 def test_samples_replace_links_and_leave_their_targets(run, outside, tinygen):

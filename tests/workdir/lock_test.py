@@ -60,7 +60,7 @@ def test_a_killed_run_is_in_nobodys_way_and_is_told_of_in_one_line(holder, tmp_p
         assert take(tmp_path)["pid"] == os.getpid()
     [line] = caplog.messages
     assert f"(pid {holder.pid} on " in line
-    assert "ended without leaving" in line
+    assert "did not exit normally" in line
 
 
 def test_a_run_that_left_in_order_is_not_told_of(holder, tmp_path, caplog):

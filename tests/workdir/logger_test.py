@@ -44,7 +44,7 @@ def kept(clock, monkeypatch, tmp_path):
     """A record of a run from step 0, and what it wrote; its other writers are left out."""
     silent = SimpleNamespace(write_scalars=lambda step, values: None, write_images=lambda step, images: None, close=lambda: None)
     monkeypatch.setattr(logger, "make_writers", lambda *_: [silent])
-    with logger.Record(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
+    with logger.RunLogger(epath.Path(tmp_path), 0, 100, 8, "image", "", {}) as made:
         yield made, lambda: [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
 
 

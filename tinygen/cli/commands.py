@@ -1,6 +1,6 @@
-"""The subcommands: what `help` says of each, and the call that it makes with its flags, which `options` defines.
+"""The subcommands: help text, flags, and the call that each makes.
 
-Flags stop here: below, commands are functions of plain arguments. Nothing heavy (JAX, TensorFlow) is imported before one is called.
+Flags stop here: below, commands are functions with plain arguments. Nothing heavy (JAX, TensorFlow) is imported before a command runs.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from tinygen.workdir import places
 
 
 class Recipe(NamedTuple):
-    """What --config and its overrides mean.
+    """The parsed --config with its overrides.
 
     path: as given, "dit_digits:smoke"
-    changed: {key: (the recipe's value, the command line's)}
+    changed: {key: (value in the recipe, value on the command line)}
     """
 
     path: str
@@ -34,9 +34,9 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A subcommand. One that defines a flag --config is run with its `Recipe`, another with None.
+    """A subcommand. `run` gets the `Recipe` if the command defines a flag --config, else None.
 
-    bare: the flag that a word without one is taken for; "" where such a word is a mistake
+    bare: the flag that a positional argument sets; "" if there is none
     """
 
     summary: str
@@ -60,9 +60,9 @@ def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
     if values.num is not None and values.num <= 0:
-        raise UserError(f"--num={values.num}: ask for at least one sample")
+        raise UserError(f"--num={values.num} must be positive")
     if values.batch_size <= 0:
-        raise UserError(f"--batch_size={values.batch_size}: must be positive")
+        raise UserError(f"--batch_size={values.batch_size} must be positive")
     settings = _settings(values, (*options.DENOISING, *options.WRITING))
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
@@ -79,16 +79,16 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
 
 
 def _settings(values: flags.FlagValues, names: Sequence[str]) -> dict[str, Any]:
-    """Those of the objective's settings that were given."""
+    """The objective's settings given as flags."""
     return {name: values[name].value for name in names if values[name].value is not None}
 
 
 def _prompts(values: flags.FlagValues) -> list[str]:
-    """Those of --prompt, or of the file --prompts, whose empty lines are left out."""
+    """The prompts of --prompt, or of the file --prompts without its empty lines."""
     if not values.prompts:
         return list(values.prompt)
     if values.prompt:
-        raise UserError("give --prompt or --prompts, a file of them; not both")
+        raise UserError("give either --prompt or --prompts, not both")
     try:
         content = Path(values.prompts).read_bytes()
         prompts = [line.strip() for line in io.StringIO(content.decode("utf-8-sig"), newline=None) if line.strip()]
@@ -97,7 +97,7 @@ def _prompts(values: flags.FlagValues) -> list[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"--prompts={values.prompts} is {encoding.fault(content)}: save it as UTF-8") from error
     if not prompts:
-        raise UserError(f"--prompts={values.prompts} holds no prompt: write one a line")
+        raise UserError(f"--prompts={values.prompts} has no prompts: write one per line")
     return prompts
 
 
@@ -110,19 +110,19 @@ def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
 def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
     if values.compare:
         if beside := [name for name in values if values[name].present and name not in ("compare", "allow")]:
-            raise UserError(f"--{beside[0]} says how samples are scored; --compare reads scores that are there already")
+            raise UserError(f"--{beside[0]} has no effect with --compare, which reads existing scores")
         return importlib.import_module("tinygen.evaluation.compare").main(values.compare, values.allow)
     from tinygen.evaluation.grid import parse
 
     settings = _settings(values, options.DENOISING)
     points = parse(values.grid)
     if twice := [name for name in settings if name in points]:
-        raise UserError(f"--{twice[0]} is given twice: by itself and in --grid {twice[0]}=...")
+        raise UserError(f"--{twice[0]} is given twice: as a flag and in --grid {twice[0]}=...")
     if values.allow:
-        raise UserError("--allow says what may differ in --compare A B")
+        raise UserError("--allow needs --compare A B")
     sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size", "autoencoder") if values[name].present]
     if values.samples and sampling:
-        raise UserError(f"--{sampling[0]} says how a --ckpt is sampled; what is in --samples has been drawn already")
+        raise UserError(f"--{sampling[0]} has no effect with --samples, which are existing images; it needs --ckpt")
     with _joined(values, values.distributed, values.distributed_timeout):
         return _command("eval_fid")(
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
@@ -134,7 +134,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
 
 def _report(values: flags.FlagValues, recipe: None) -> int | None:
     if not values.workdir or not all(values.workdir):
-        raise UserError("--workdir is missing: give the folder of a run, for example --workdir=runs/dit_pixel_faces")
+        raise UserError("--workdir is missing: give the workdir of a run, for example --workdir=runs/dit_pixel_faces")
     return _command("report")(values.workdir, out=values.out)
 
 
@@ -151,7 +151,7 @@ def _completion(values: flags.FlagValues, recipe: None) -> int | None:
 
 
 def check_places(values: flags.FlagValues) -> None:
-    """Raises UserError for a place that cannot hold a run or a file: before JAX is imported."""
+    """Raises UserError for an invalid workdir, checkpoint or output path, before JAX is imported."""
     for name in {"workdir", "ckpt", "out", "compare"} & {*values}:
         given = values[name].value or []
         for path in [given] if isinstance(given, str) else given:
@@ -172,87 +172,87 @@ def required(values: flags.FlagValues, name: str, what: str) -> str:
 
 
 def _command(module: str) -> Callable[..., int | None]:
-    """`main` of a command's module, imported only now: most bring JAX."""
+    """`main` of a command's module, imported lazily since most import JAX."""
     return importlib.import_module(f"tinygen.{module}").main
 
 
 def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractContextManager[None]:
-    """`_joined`, as a run's configuration has it."""
+    """`_joined` with a run's configuration."""
     from tinygen.system import runtime
 
     if config.deterministic:
-        runtime.compute_repeatably()
+        runtime.use_deterministic_ops()
     return _joined(values, config.distributed, config.distributed_timeout)
 
 
 @contextlib.contextmanager
 def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterator[None]:
-    """This process ready to compute: as one of several, where `distributed` says so, of those that have the same flags."""
+    """Prepares this process to compute, alone or as one of several processes that must have the same flags."""
     from tinygen.distributed import processes
     from tinygen.system import compilation_cache, runtime
 
-    runtime.compute_in_turn()
-    compilation_cache.keep_compiled()
-    own = ("distributed", "config", "workdir")  # of each process; what the latter two mean is compared by train
+    runtime.disable_async_dispatch()
+    compilation_cache.enable()
+    own = ("distributed", "config", "workdir")  # may differ between processes; train compares what the latter two refer to
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
     with processes.joined(distributed, timeout, command):
-        runtime.listen(logging.WARNING)  # after processes have met: it asks JAX which of them this one is
+        runtime.listen(logging.WARNING)  # after processes have connected: it needs JAX's process index
         yield
 
 
 COMMANDS = {
     "train": Command(
-        "train a model, or go on with a run that was stopped",
+        "train a model, or resume a run",
         "tinygen train --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
         options.train,
         _train,
     ),
     "check": Command(
-        "do all that a run will do once, on a few examples, before it starts",
+        "dry run: do everything that a run does once, on a few examples",
         "tinygen check --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
         options.recipe,
         _check,
     ),
     "sample": Command(
         "draw samples from a checkpoint",
-        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=WORDS] [--nfe=25] [--guidance=2.0 | --temperature=0.8] [--out=DIR]",
+        "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=TEXT] [--nfe=25] [--guidance=2.0 | --temperature=0.8] [--out=DIR]",
         options.sample,
         _sample,
     ),
     "eval": Command(
-        "the objective's own held-out metrics of a checkpoint",
+        "compute the held-out metrics of a checkpoint",
         "tinygen eval --ckpt=DIR [--step=N] [--noema]",
         options.ckpt,
         _evaluate,
     ),
     "eval-fid": Command(
-        "score samples against a reference: FID and its kind, each with its protocol",
+        "score samples against a reference: FID and related scores, with their protocol",
         "tinygen eval-fid --ckpt=DIR | --samples=DIR --ref=NAME|DIR|FILE.npz [--num=50000] [--features=efflite0] | --compare A B",
         options.eval_fid,
         _eval_fid,
     ),
     "report": Command(
-        "one HTML page of a run, or of several side by side",
+        "write an HTML report of a run, or of several side by side",
         "tinygen report --workdir=DIR[,DIR ...] [--out=FILE.html]",
         options.report,
         _report,
     ),
     "recipes": Command(
-        "list the recipes that --config knows by name, or copy one to edit",
+        "list the recipes, describe one, or copy one for editing",
         "tinygen recipes [NAME] | --copy=NAME [--out=FILE.py]",
         options.recipes,
         _recipes,
         bare="name",
     ),
     "keys": Command(
-        "list the keys of a configuration: defaults, meanings, constraints",
+        "list configuration keys: defaults, meanings, constraints",
         "tinygen keys [PREFIX]",
         options.keys,
         _keys,
         bare="prefix",
     ),
     "completion": Command(
-        "print a script that has a shell complete commands, flags, recipes and keys",
+        "print a shell completion script for commands, flags, recipes and keys",
         "tinygen completion bash|zsh|fish",
         options.completion,
         _completion,

@@ -1,6 +1,6 @@
-"""Shell completion. A script asks `tinygen __complete WORD ...` what the last word may become, which imports nothing heavy.
+"""Shell completion. The shell's script calls `tinygen __complete WORD ...` for completions of the last word; nothing heavy is imported.
 
-absl's flags have no completion of their own, and libraries for it (argcomplete, shtab) know argparse's parsers only.
+absl's flags have no completion, and libraries for it (argcomplete, shtab) support argparse only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,14 +54,14 @@ def main(shell: str) -> int:
 
 
 def answer(words: Sequence[str]) -> int:
-    """Prints the candidates, one per line; nothing where there are none."""
+    """Prints the candidates, one per line."""
     for candidate in candidates(words):
         say(candidate)
     return 0
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of the words after `tinygen` may become. One that ends with "=", "." or ":" is to be continued."""
+    """Completions of the last of the words after `tinygen`. A completion that ends with "=", "." or ":" continues."""
     *before, word = words or [""]
     if not before:
         found: Iterable[str] = [*COMMANDS, "help", "--help", "--version"]
@@ -73,7 +73,7 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 
 def _arguments(command: Command, before: str, word: str) -> list[str]:
-    """before: the word in front of it, which may be a flag that waits for its value"""
+    """before: the preceding word, possibly a flag whose value `word` is"""
     values = flags.FlagValues()
     command.define(values)
     name, equals, value = word.partition("=")
@@ -92,7 +92,7 @@ def _arguments(command: Command, before: str, word: str) -> list[str]:
 
 
 def _values(values: flags.FlagValues, name: str, typed: str) -> list[str]:
-    """What a flag, or an override `config.KEY`, may be."""
+    """The known values of a flag or of an override `config.KEY`."""
     if name in values and name in RECIPES:
         return _recipes(typed)
     if name in values and name == "prefix":
@@ -108,7 +108,7 @@ def _choices(key: Key) -> Iterable[str]:
 
 
 def _recipes(typed: str) -> list[str]:
-    """Recipes, or where one is typed its variants, which add up: "dit_faces_80m:deep+smoke"."""
+    """Recipes, and after a recipe its variants, which can be combined: "dit_faces_80m:deep+smoke"."""
     name, colon, variants = typed.partition(":")
     near = [each for each in recipes.names() if each.startswith(name)]
     if not colon and len(near) != 1:
@@ -123,7 +123,7 @@ def _recipes(typed: str) -> list[str]:
 
 
 def _keys() -> dict[str, list[Key]]:
-    """The keys of all rows by their dotted names: which rows a recipe has is known only when it is run."""
+    """The keys of all rows by dotted name, since a recipe's rows are known only after running it."""
     found: dict[str, list[Key]] = {}
     for group in groups():
         for name, key in group.keys.items():
@@ -132,7 +132,7 @@ def _keys() -> dict[str, list[Key]]:
 
 
 def _level(names: Iterable[str], typed: str) -> list[str]:
-    """Names as far as the next dot after what is typed.
+    """The matching names, cut after the next dot.
 
     >>> _level(["seed", "optim.lr", "optim.b1"], "o")
     ['optim.']

@@ -1,4 +1,4 @@
-"""`tinygen keys`: every key of the schema and of the tables' rows, in groups, as text."""
+"""`tinygen keys`: lists the keys of the schema and of the tables' rows."""
 
 import shutil
 import textwrap
@@ -9,15 +9,15 @@ from tinygen.config.schema import SCHEMA, TABLES, Key, Mark
 from tinygen.errors import unknown
 from tinygen.system.terminal import say
 
-HEAD = 36  # columns; longer names have a line of their own
-NARROW, WIDE = 60, 120  # columns of the whole, at least and at most
+HEAD = 36  # columns; longer names get a separate line
+NARROW, WIDE = 60, 120  # minimum and maximum width in columns
 
 
 class Group(NamedTuple):
     """Keys that are listed together.
 
-    address: of a section "optim", of a row "model.microdit", of the keys in no section ""
-    keys: by their dotted names, "model.width"
+    address: "optim" for a section, "model.microdit" for a row, "" for top-level keys
+    keys: by dotted name, "model.width"
     """
 
     address: str
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 
 def groups() -> Iterator[Group]:
-    """All keys in the schema's order: those in no section, then each section, followed by the rows of its table."""
+    """All keys in the schema's order: top-level keys, then each section followed by the rows of its table."""
     yield Group("", SCHEMA.meaning, {name: each for name, each in SCHEMA.items() if isinstance(each, Key)})
     for section, keys in SCHEMA.items():
         if isinstance(keys, Key):
@@ -41,10 +41,10 @@ def groups() -> Iterator[Group]:
 
 
 def selected(prefix: str) -> list[Group]:
-    """The keys whose names begin with `prefix`: "optim", "model.width", "model.microdit.w". Where there are none, those called so
-    within their section, or whose row is: "lr", "microdit".
+    """The keys whose names start with `prefix`: "optim", "model.width", "model.microdit.w". If there are none, the keys with that name in
+    any section, or in a row with that name: "lr", "microdit".
 
-    Raises UserError, naming the nearest, where there are none of these either.
+    Raises UserError, with the nearest name, if nothing matches.
     """
     everything = [*groups()]
     found = _matching(everything, lambda name: name.startswith(prefix))
@@ -82,12 +82,12 @@ def _shown(default: object) -> str:
 
 
 def main(prefix: str | None) -> int:
-    """Prints the keys that `prefix` selects, or all."""
+    """Prints the keys selected by `prefix`, or all."""
     chosen = selected(prefix or "")
     width = min(max(shutil.get_terminal_size((100, 24)).columns, NARROW), WIDE)
     blocks = [_block(group, width) for group in chosen]
     used = frozenset[Mark]().union(*(key.marks for group in chosen for key in group.keys.values()))
     legend = [f"[{mark.name.lower()}] {mark.value}" for mark in Mark if mark in used]
-    blocks.append("\n".join([*legend, "tinygen train --config=RECIPE --config.KEY=VALUE sets one."]))
+    blocks.append("\n".join([*legend, "Set a key with tinygen train --config=RECIPE --config.KEY=VALUE"]))
     say("\n\n".join(blocks))
     return 0

@@ -1,6 +1,6 @@
-"""The command line: what its words mean, help, and the border where a user's mistake becomes one line and exit status 2.
+"""The command line: parsing, help, and errors, which a user sees as one line and exit status 2.
 
-Nothing heavy (JAX, TensorFlow) is imported before a command is known to be well formed, so help and mistakes answer at once.
+Nothing heavy (JAX, TensorFlow) is imported before a command is known to be well formed, so help and mistakes respond at once.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from tinygen.system import faults
 from tinygen.system.terminal import say
 from tinygen.workdir.reading import Refused
 
-PLAIN = {  # what absl says in Python's words
-    r"invalid literal for int\(\) with base 10: .*": "that is no whole number",
-    r"could not convert string to float: .*": "that is no number",
-    r"Error while parsing string: .* as tuple\..*": "several values have commas between them",
-    r"\('Non-boolean argument to boolean flag', .*\)": "that is neither true nor false",
+PLAIN = {  # plain messages for absl's
+    r"invalid literal for int\(\) with base 10: .*": "not a whole number",
+    r"could not convert string to float: .*": "not a number",
+    r"Error while parsing string: .* as tuple\..*": "not a comma-separated list of values",
+    r"\('Non-boolean argument to boolean flag', .*\)": "must be true or false",
 }
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except flags.Error as error:
         return _refuse(_flag_message(error))
-    except Refused as error:  # below a workdir, which may be anyone's
+    except Refused as error:  # a file in an untrusted workdir
         return _refuse(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         say("tinygen: interrupted", error=True)
@@ -54,14 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and _unread():
             _drop_output()
             return 128 + signal.SIGPIPE  # silently, as `yes | head -1` ends
-        if (message := faults.machines(error)) is None:
+        if (message := faults.environment_message(error)) is None:
             raise
         faults.show(error, message)
         return 2
 
 
 def _flush() -> None:
-    """Writes what is left of standard output. Python would do so at exit, and print a traceback where that fails."""
+    """Flushes standard output. Python would do so at exit, and print a traceback if that fails."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -74,17 +74,17 @@ def _flush() -> None:
 
 
 def _drop_output() -> None:
-    """Has what is still to be written to standard output go nowhere."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file of the system's
+    """Redirects standard output to /dev/null, so that flushing at exit cannot fail."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it has no file descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
 
 def _unread() -> bool:
-    """Whether a pipe that nobody reads is standard output or standard error, and not one of a library's."""
+    """Whether standard output or standard error is a closed pipe, as opposed to a pipe of a library."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file of the system's
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it has no file descriptor
             watch = select.poll()
             watch.register(stream.fileno(), 0)
             if any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0)):
@@ -94,7 +94,7 @@ def _unread() -> bool:
 
 @contextlib.contextmanager
 def _leaving_on_ctrl_c() -> Iterator[None]:
-    """Has a Ctrl-C end the process until the loop takes care of it: an exception in the midst of an import or a callback may be lost."""
+    """Exits on Ctrl-C until the training loop handles it: an exception during an import or a callback may be lost."""
 
     def leave(number: int, frame: object) -> None:
         os.write(2, b"tinygen: interrupted\n")
@@ -136,7 +136,7 @@ def _dispatch(arguments: list[str]) -> int:
         raise UserError(f"{overrides[0]}: 'tinygen train' and 'tinygen check' take overrides{why}")
     _parse(values, _spread(rest, ("--grid", "--compare")), command.bare)
     recipe = None
-    if "config" in values:  # before JAX is imported: a mistake in it answers at once
+    if "config" in values:  # before JAX is imported, so that mistakes respond at once
         path = required(values, "config", "a recipe, for example --config=dit_pixel_faces ('tinygen recipes' lists them)")
         recipe = Recipe(path, *configured(path, overrides))
     check_places(values)
@@ -145,14 +145,14 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _parse(values: flags.FlagValues, arguments: list[str], bare: str) -> None:
     known = {*values}
-    for argument in arguments:  # absl's own message names a near match only for some; ours always does, and in one line
+    for argument in arguments:  # absl names a near match only for some flags, and not in one line
         flag = re.match(r"--?([A-Za-z_][\w.]*)", argument)
         name = flag[1] if flag else ""
         if flag and name not in known and not (name.startswith("no") and name[2:] in known):
             raise unknown("flag", f"--{name}", [f"--{each}" for each in known])
     try:
         positional = values(["tinygen", *arguments])[1:]
-    except ValueError as error:  # absl's for --noema=3
+    except ValueError as error:  # absl's error for --noema=3
         raise UserError(str(error)) from error
     if bare and positional and values[bare].value is None:
         values(["tinygen", *arguments, f"--{bare}={positional.pop(0)}"])
@@ -161,7 +161,7 @@ def _parse(values: flags.FlagValues, arguments: list[str], bare: str) -> None:
 
 
 def _spread(arguments: list[str], names: Sequence[str]) -> list[str]:
-    """`--compare A B` as `--compare=A --compare=B`: flags of those names take all words up to the next flag.
+    """`--compare A B` as `--compare=A --compare=B`: flags with those names take all words up to the next flag.
 
     >>> _spread(["--compare", "a", "b", "--allow=nfe"], ["--compare"])
     ['--compare=a', '--compare=b', '--allow=nfe']
@@ -178,25 +178,25 @@ def _spread(arguments: list[str], names: Sequence[str]) -> list[str]:
 
 
 def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The recipe's configuration with every `--config.a.b=v`, typed and applied by ml_collections' config_flags; and what that changed.
+    """The recipe's configuration with every `--config.a.b=v`, parsed and applied by ml_collections' config_flags, and the changes.
 
-    What the recipe sets and another row cannot take is printed to stderr.
+    Values of the recipe that do not carry over to another row are printed to stderr.
     """
     from ml_collections import config_flags
 
     from tinygen import config as config_lib
 
     original = config_lib.load(recipe)
-    # A new name brings another row of keywords, so it must be chosen before the other overrides are typed.
+    # A new name selects another row of keys, so apply it before parsing the other overrides.
     chosen = [re.fullmatch(r"--?config\.(\w+)\.name=(.*)", override) for override in overrides]
     config = config_lib.change(original, {match[1]: {"name": match[2]} for match in chosen if match and match[1] in TABLES})
     keys = config_lib.flatten(config)
     for override in overrides:
         if (key := overridden_key(override)) not in keys:
             raise unknown("config key", key, keys)
-    overrides = list({overridden_key(override): override for override in overrides}.values())  # or a tuple's values would add up
+    overrides = list({overridden_key(override): override for override in overrides}.values())  # repeated tuples would be concatenated
     typed = flags.FlagValues()
-    own = config_lib.change(config, {})  # the flags change what they are given
+    own = config_lib.change(config, {})  # a copy, since the flags modify it
     config_flags.DEFINE_config_dict("config", own, flag_values=typed, sys_argv=overrides)
     typed(["tinygen", *overrides])
     config = config_lib.change(config, typed.config.to_dict())
@@ -207,7 +207,7 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
         dropped = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
         if dropped:
             change = f"config.{section}.name={config[section].name} in place of {original[section].name}"
-            say(f"tinygen: {change} drops what the recipe sets: {', '.join(dropped)}", error=True)
+            say(f"tinygen: {change} drops values of the recipe: {', '.join(dropped)}", error=True)
     return config, config_lib.difference(original, config)
 
 
@@ -220,7 +220,7 @@ def overridden_key(override: str) -> str:
 
 
 def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """(overrides `--config.a.b=v`, the other arguments); `--config.a.b v` is written with `=`."""
+    """(overrides `--config.a.b=v`, the other arguments); `--config.a.b v` becomes `--config.a.b=v`."""
     overrides: list[str] = []
     others: list[str] = []
     waiting = False
@@ -238,12 +238,12 @@ def split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _prepare_process() -> None:
-    from tinygen.system.malloc import keep_memory
+    from tinygen.system.malloc import retain_freed_memory
 
-    keep_memory()
-    flags.FLAGS.mark_as_parsed()  # or absl's log warns that it was used before its flags were parsed
+    retain_freed_memory()
+    flags.FLAGS.mark_as_parsed()  # otherwise absl's logging warns that flags are not parsed
     for name, value in dict(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", GRPC_VERBOSITY="ERROR").items():
-        os.environ.setdefault(name, value)  # or TensorFlow and what it brings greet on stderr
+        os.environ.setdefault(name, value)  # silences the startup messages of TensorFlow and its dependencies
 
 
 def _flag_message(error: flags.Error) -> str:
@@ -262,7 +262,7 @@ def _overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"tinygen {__version__}: trains tiny generative models from one config file.", "", "Commands:"]
     lines += [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    lines += ["", "'tinygen help COMMAND' shows a command's flags. To begin: tinygen train --config=dit_pixel_faces"]
+    lines += ["", "'tinygen help COMMAND' shows a command's flags. To get started: tinygen train --config=dit_pixel_faces"]
     return "\n".join(lines)
 
 
@@ -271,8 +271,8 @@ def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
     for flag_name in values:
         flag = values[flag_name]
         default = "" if flag.default in (None, "", []) else f" (default: {str(flag.default).lower()})"
-        text = flag.help.partition(";\n")[0]  # absl adds a line to that of a flag which may be repeated
+        text = flag.help.partition(";\n")[0]  # absl adds a line for repeatable flags
         lines.append(f"  --{flag_name}: {text}{default}")
         if flag_name == "config":
-            lines.append("  --config.KEY=VALUE: Overrides a key of the recipe; 'tinygen keys' lists them, 'tinygen keys optim' a section.")
+            lines.append("  --config.KEY=VALUE: Override a key of the recipe; see 'tinygen keys', or 'tinygen keys optim' for a section.")
     return "\n".join(lines)

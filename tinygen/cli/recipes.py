@@ -1,4 +1,4 @@
-"""`tinygen recipes`: lists recipes, shows one, or copies one to be edited."""
+"""`tinygen recipes`: lists recipes, describes one, or copies one for editing."""
 
 import shutil
 from pathlib import Path
@@ -9,13 +9,13 @@ from tinygen.system.terminal import say
 
 
 def main(name: str | None, *, copy: str | None, out: str | None) -> int:
-    """Lists all recipes, shows what the recipe `name` says of itself, or copies the recipe `copy` to the file `out`."""
+    """Lists all recipes, describes the recipe `name`, or copies the recipe `copy` to the file `out`."""
     if copy and name:
-        raise UserError(f"tinygen recipes {name} shows a recipe, and --copy={copy} writes one: ask for one of the two")
+        raise UserError(f"tinygen recipes {name} describes a recipe and --copy={copy} copies one: choose one of the two")
     if copy:
         say(_copied(copy, out))
     elif out:
-        raise UserError("--out is the file that --copy=NAME writes: give that too")
+        raise UserError("--out needs --copy=NAME, whose output file it is")
     elif name:
         shown = facts(existing(name)[0])
         say(f"{shown.text}\n\nVariants: {', '.join(shown.variants) or 'none'}")
@@ -31,9 +31,9 @@ def _listing() -> str:
     for name, each in found.items():
         variants = " ".join(f":{variant}" for variant in each.variants)
         lines.append(f"{name:<{heads}}  {each.time:<{times}}  {each.data} -> {each.draws}  {variants}")
-    lines += ["", "tinygen train --config=NAME[:VARIANT[+VARIANT ...]]     trains one, from any folder"]
-    lines += ["tinygen recipes NAME                                    what one says of itself: size, time, figures"]
-    lines += ["tinygen recipes --copy=NAME                             writes NAME.py here, to be edited"]
+    lines += ["", "tinygen train --config=NAME[:VARIANT[+VARIANT ...]]     train one, from any folder"]
+    lines += ["tinygen recipes NAME                                    describe one: size, time, results"]
+    lines += ["tinygen recipes --copy=NAME                             copy one to NAME.py here, for editing"]
     return "\n".join(lines)
 
 
@@ -41,12 +41,12 @@ def _copied(spec: str, out: str | None) -> str:
     path, variant = existing(spec)
     target = Path(out or Path(path).name)
     if ":" in target.name:
-        raise UserError(f"--out={out}: what follows a colon is read as a variant; give a name without one")
+        raise UserError(f"--out={out}: a colon introduces a variant; choose a name without one")
     try:
         with open(path, "rb") as source, open(target, "xb") as stream:
             shutil.copyfileobj(source, stream)
     except FileNotFoundError as error:
-        raise UserError(f"{target}: there is no such folder") from error
+        raise UserError(f"{target}: no such folder") from error
     except FileExistsError as error:
-        raise UserError(f"{target} exists already, and is left as it is: name another file with --out=FILE.py") from error
-    return f"{target} is yours to edit: tinygen train --config={target}" + (f":{variant}" if variant else "")
+        raise UserError(f"{target} already exists and was not changed: choose another file with --out=FILE.py") from error
+    return f"wrote {target}; train it with: tinygen train --config={target}" + (f":{variant}" if variant else "")

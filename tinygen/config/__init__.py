@@ -1,6 +1,6 @@
 """A configuration: a locked ConfigDict whose keys are those of `tinygen.config.schema`, type-checked.
 
-A recipe calls `base(...)` with what it changes and `vary(...)` for its variants:
+A recipe calls `base(...)` with its changes and `vary(...)` for its variants:
 
     def get_config(variant=""):
         config = base(data=dict(name="digits"), model=dict(name="microdit", width=256), ...)
@@ -20,15 +20,15 @@ from tinygen.config import cluster, recipes, rows
 from tinygen.config.schema import RESUME, SCHEMA, STAGE, TABLES
 from tinygen.errors import UserError, unknown
 
-CHOSEN = "_chosen"  # the attribute of a configuration that remembers what was set
+CHOSEN = "_chosen"  # the attribute of a configuration that records which keys were set
 
-Config = Any  # a locked ConfigDict, whose attributes are those of SCHEMA: more than a type checker can see
+Config = Any  # a locked ConfigDict with the attributes of SCHEMA, which a type checker cannot see
 
 
 def base(**changes: Any) -> Config:
-    """The default configuration with `changes` (nested dicts) made: complete, type-checked and locked.
+    """The default configuration with `changes` (nested dicts) applied: complete, type-checked and locked.
 
-    Raises UserError, naming the nearest known key, for one that does not exist, and for a value of another type.
+    Raises UserError for an unknown key, naming the nearest, and for a value of the wrong type.
     """
     sections = {name: changes.get(name, {}) for name in TABLES}
     tree = rows.defaults(SCHEMA)
@@ -39,7 +39,7 @@ def base(**changes: Any) -> Config:
 
 
 def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
-    """`config` with the changes of the named variants in turn, "deep+smoke"; "" changes nothing. Raises UserError for an unknown one."""
+    """`config` with the named variants applied in order, "deep+smoke"; "" changes nothing. Raises UserError for an unknown variant."""
     for name in variant.split("+") if variant else ():
         if name not in variants:
             raise unknown("variant", name, variants)
@@ -48,8 +48,8 @@ def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Co
 
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A copy of `config` with nested `changes` made. A section given another `name` has that row's defaults, but keeps what was `chosen`
-    in the old row wherever the new one takes it (`tinygen.config.schema.Mark.OWN` has the rule).
+    """A copy of `config` with nested `changes` applied. A section with a new `name` gets that row's defaults, except for `chosen` values of
+    the old row that carry over (for the rule see `tinygen.config.key.Mark.OWN`).
     """
     tree, kept = config.to_dict(), set(_row_keys(changes))
     for section in TABLES:
@@ -66,15 +66,15 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def chosen(config: Config, section: str) -> list[str]:
-    """The keys of a section's row that a recipe, a variant or an override has set, be it to their defaults."""
+    """The keys of a section's row that a recipe, a variant or an override has set, even if to their defaults."""
     noted = getattr(config, CHOSEN, ())
     row = rows.row(section, config[section].name)
     return [key for key, default in row.items() if f"{section}.{key}" in noted or config[section][key] != default]
 
 
 def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """{section: {key: (old value, new value)}} of what was chosen in `old` and is not in `new`, whose row is another; None where that row
-    has no such key.
+    """{section: {key: (old value, new value)}} of values chosen in `old` that were lost in `new` by selecting another row; the new value is
+    None if that row lacks the key.
     """
     changed = [section for section in TABLES if old[section].name != new[section].name]
     pairs = {section: {key: (old[section][key], new[section].get(key)) for key in chosen(old, section)} for section in changed}
@@ -82,11 +82,11 @@ def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
 
 
 def load(spec: str) -> Config:
-    """The configuration of a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`. Raises UserError for whatever is none."""
+    """The configuration of a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`. Raises UserError if it is not a recipe."""
     path, variant = recipes.located(spec)
     module = _module(path)
     if not callable(getattr(module, "get_config", None)):
-        raise UserError(f"{path} has no function get_config(variant=''): 'tinygen recipes --copy=dit_digits' writes one that has")
+        raise UserError(f"{path} has no function get_config(variant=''): for an example run 'tinygen recipes --copy=dit_digits'")
     config = _answer(f"get_config({variant!r}) in {path}", lambda: module.get_config(variant))
     if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
@@ -94,13 +94,13 @@ def load(spec: str) -> Config:
 
 
 def sweep(spec: str) -> dict[str, Config]:
-    """{name: configuration} of what a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`, asks: itself with the changes of each entry of
-    its `sweep()`, a function that gives {name: nested changes}. Entries that change nothing here, as a variant may have it, are left out.
+    """{name: configuration} of a recipe's sweep, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`: the recipe with the changes of each entry of its
+    function `sweep()`, which returns {name: nested changes}. Entries that change nothing, for example in this variant, are left out.
     """
     path, _ = recipes.located(spec)
     config, module = load(spec), _module(path)
     if not callable(getattr(module, "sweep", None)):
-        raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}, as that of convnext_mnist_imf does")
+        raise UserError(f"{path} has no function sweep() that returns {{name: changes}}; for an example see convnext_mnist_imf")
     entries = _answer(f"sweep() in {path}", module.sweep)
     if not isinstance(entries, Mapping) or not all(isinstance(changes, Mapping) for changes in entries.values()):
         raise UserError(f"sweep() in {path} returned {repr(entries)[:80]}, not {{name: nested changes}}")
@@ -114,13 +114,13 @@ def sweep(spec: str) -> dict[str, Config]:
 
 
 def check(config: Config) -> None:
-    """Raises UserError for values that no run could use, whatever its model: before anything heavy is imported."""
+    """Raises UserError for values that are invalid for any model. Imports nothing heavy."""
     cluster.parse(config.distributed)
     values = flatten(config)
     for name, key in rows.known(_rows(config)).items():
         key.check(f"config.{name}", values[name])
     if config.text.tokens and config.text.embeddings:
-        raise UserError(f"config.text.tokens={config.text.tokens} and config.text.embeddings={config.text.embeddings}: give one, not both")
+        raise UserError(f"config.text.tokens={config.text.tokens} and config.text.embeddings={config.text.embeddings}: set one, not both")
     if config.batch_size % (parts := config.optim.accumulate):
         raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={parts} micro-batches")
 
@@ -135,18 +135,18 @@ def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
 
 
 def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """{dotted key: (old value, new value)} for every key that differs; None where a side lacks the key."""
+    """{dotted key: (old value, new value)} for every key that differs; None if a side lacks the key."""
     a, b = flatten(old), flatten(new)
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
 def may_change(key: str, config: Config) -> bool:
-    """Whether a dotted key may change in an existing workdir: those marked RESUME."""
+    """Whether a dotted key may change in an existing workdir, that is, is marked RESUME."""
     return key in rows.marked(_rows(config), RESUME)
 
 
 def may_differ(key: str, config: Config) -> bool:
-    """Whether a dotted key of the model or the objective may be another than in the run whose weights this one begins from."""
+    """Whether a dotted key of the model or the objective may differ from the run that this one is warm-started from."""
     return key in rows.marked(_rows(config), RESUME, STAGE)
 
 
@@ -155,31 +155,31 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-    """The inverse of `to_json`. Keys added since the text was written take their defaults, which are the old behaviour."""
+    """The inverse of `to_json`. Keys added since the text was written get their defaults, which preserve the old behaviour."""
     return base(**json.loads(text))
 
 
 def from_tree(tree: Any, place: str) -> Config:
-    """The configuration that a file holds, as `from_json` takes it. Raises UserError, naming the `place`, for whatever is none."""
+    """The configuration in a parsed JSON file, as for `from_json`. Raises UserError, naming the `place`, if it is invalid."""
     if not isinstance(tree, Mapping):
-        raise UserError(f"{place}: a {type(tree).__name__}, where the keys of a configuration should be")
+        raise UserError(f"{place}: a {type(tree).__name__}, not the keys of a configuration")
     try:
         config = base(**tree)
         check(config)
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
     except RecursionError as error:
-        raise UserError(f"{place}: lists within lists, too deep to be a configuration") from error
+        raise UserError(f"{place}: nested too deeply for a configuration") from error
     return config
 
 
 def _module(path: str) -> Any:
-    """The Python file of a recipe, run."""
+    """Runs the Python file of a recipe and returns its module."""
     loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
     spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
-    assert spec is not None  # since a loader is given
+    assert spec is not None  # since a loader is passed
     module = importlib.util.module_from_spec(spec)
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # no __pycache__ in a config folder
     try:
         loader.exec_module(module)
     except UserError:
@@ -192,7 +192,7 @@ def _module(path: str) -> Any:
 
 
 def _answer(what: str, function: Callable[[], Any]) -> Any:
-    """What a recipe's function gives. Raises UserError, naming it as `what`, where it fails."""
+    """Calls a function of a recipe. Raises UserError, naming it as `what`, if it fails."""
     try:
         return function()
     except UserError:
@@ -211,7 +211,7 @@ def _rows(config: Config) -> dict[str, str]:
 
 
 def _row_keys(changes: Mapping[str, Any]) -> list[str]:
-    """The dotted names of the rows' keys that nested changes set."""
+    """The dotted names of row keys set by nested changes."""
     sections = {section: changes[section] for section in TABLES if isinstance(changes.get(section), Mapping)}
     return [f"{section}.{key}" for section, found in sections.items() for key in found]
 
@@ -230,14 +230,14 @@ def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "")
 
 
 def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
-    """`value` as the type of `default`: an int will do for a float, a list or a lone number for a tuple; nothing else is converted."""
+    """`value` as the type of `default`: converts an int to a float, and a list or a single number to a tuple, but nothing else."""
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError as error:
             raise UserError(f"config.{key}: no float is as large as a number of {len(str(value))} digits") from error
     if isinstance(default, tuple):
-        plain = bool(default) and not isinstance(default[0], tuple)  # all items of one type; of a tuple of tuples nothing is known here
+        plain = bool(default) and not isinstance(default[0], tuple)  # all items have the same type; a tuple of tuples is not checked here
         if plain and isinstance(default[0], int | float) and isinstance(value, int | float):
             value = (value,)
         if isinstance(value, list | tuple):
@@ -246,18 +246,18 @@ def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
         kind = {int: "whole number", float: "number"}.get(
             type(default), "section" if isinstance(default, Mapping) else type(default).__name__
         )
-        several = f", or several with commas between them, such as {default!r},{default!r}" if item else ""  # item: of a tuple
+        several = f", or several separated by commas, such as {default!r},{default!r}" if item else ""  # item: of a tuple
         raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}{several}")
     return value
 
 
 def _frozen(value: Any) -> Any:
-    """Lists in it as tuples."""
+    """The value with lists converted to tuples, recursively."""
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _locked(tree: Mapping[str, Any], kept: Collection[str]) -> Config:
-    """kept: what `chosen` answers by, besides the values. Not a key: two configurations of the same values are equal."""
+    """kept: the dotted keys recorded for `chosen`. An attribute, not a key, so that configurations with the same values are equal."""
     made = ConfigDict(tree, convert_dict=True).lock()
     object.__setattr__(made, CHOSEN, frozenset(kept))
     return made

@@ -1,4 +1,4 @@
-"""How the processes of one run are told of each other: the value of `config.distributed`."""
+"""The value of `config.distributed`: how the processes of one run find each other."""
 
 import dataclasses
 import re
@@ -10,7 +10,7 @@ FORM = "HOST:PORT,PROCESSES,PROCESS"
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where processes meet, how many they are, and which one this is; `None` is left to JAX to find out."""
+    """The coordinator's address, the number of processes, and the index of this one; `None` is left to JAX to detect."""
 
     coordinator: str | None = None
     processes: int | None = None
@@ -18,7 +18,7 @@ class Cluster:
 
 
 def parse(distributed: str) -> Cluster | None:
-    """The cluster that "auto" or "HOST:PORT,PROCESSES,PROCESS" means; None for "", a single process. Raises UserError for anything else."""
+    """Parses "auto" or "HOST:PORT,PROCESSES,PROCESS"; None for "", a single process. Raises UserError for anything else."""
     if not distributed:
         return None
     if distributed == "auto":
@@ -28,5 +28,5 @@ def parse(distributed: str) -> Cluster | None:
         raise UserError(f"distributed={distributed!r} is neither auto nor {FORM}, for example 10.0.0.1:9876,4,0 on the first of four")
     processes, process = max(1, int(match[3])), int(match[4])
     if process >= processes:
-        raise UserError(f"distributed={distributed!r}: processes are numbered from 0, so {processes} of them end at {processes - 1}")
+        raise UserError(f"distributed={distributed!r}: processes are numbered from 0 to {processes - 1}")
     return Cluster(match[1], processes, process)

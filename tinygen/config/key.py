@@ -1,8 +1,8 @@
-"""How a key of the configuration is declared: its default, its meaning, what it may be and when it may change.
+"""Declarations of configuration keys: default, meaning, constraint, and when the value may change.
 
     lr=key(1e-3, "peak learning rate", RESUME, low=POSITIVE)
 
-The configuration's checks, `tinygen keys` and shell completion all read these declarations.
+Validation, `tinygen keys` and shell completion all read these declarations.
 """
 
 import dataclasses
@@ -12,19 +12,19 @@ from typing import Any
 
 from tinygen.errors import UserError, unknown
 
-POSITIVE, LARGEST = 1e-30, 1e30  # what float32 holds, with room for a step
+POSITIVE, LARGEST = 1e-30, 1e30  # within float32's range, with room for a step
 BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 class Mark(enum.Enum):
-    """When a key may change, and whether its value follows to another row."""
+    """When a key may change, and whether its value carries over to another row."""
 
     RESUME = "may change when a run is resumed; keys without this mark may not"
-    STAGE = "may differ from the run that init.ckpt names: it says how weights are trained, not what they mean"
-    # When a recipe, a variant or an override names another row, what was set in the old one is carried over to each key that
-    # the new row has too, with a default of the same type. A key marked OWN in either row is not, but for two cases: "", which
-    # is "none" in every row, and a key that both rows have from one shared group (AVERAGE, READING).
-    OWN = "is not carried over when another row is named: its values mean something in its own row only"
+    STAGE = "may differ from the run that init.ckpt names: it affects training, not what the weights mean"
+    # When a recipe, a variant or an override selects another row, values set in the old row carry over to keys of the new row with the
+    # same name and type. A key marked OWN in either row does not, with two exceptions: "", which means "none" in every row, and a
+    # key that both rows take from one shared group (AVERAGE, READING).
+    OWN = "does not carry over when another row is selected: its values are specific to its row"
 
 
 RESUME, STAGE, OWN = Mark
@@ -32,8 +32,8 @@ RESUME, STAGE, OWN = Mark
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Key:
-    """choices: of a key with a few names; empty where anything of the default's type will do
-    low, high: bounds of a number, both included; None where the schema knows none
+    """choices: the allowed names; empty = any value of the default's type
+    low, high: inclusive bounds of a number; None = unbounded in the schema
     """
 
     default: Any
@@ -45,7 +45,7 @@ class Key:
 
     @property
     def constraint(self) -> str:
-        """What the value must be, as it follows "must be"; "" where the schema knows no constraint."""
+        """The constraint as it follows "must be"; "" if there is none."""
         if self.choices:
             return "one of " + ", ".join(name or "''" for name in self.choices)
         if self.low is None:
@@ -54,7 +54,7 @@ class Key:
         return least if self.high == LARGEST else f"{least}, {_most(self.high)}"
 
     def check(self, name: str, value: Any) -> None:
-        """Raises UserError, calling the key `name`, for a value that is outside of the choices or the bounds."""
+        """Raises UserError, which calls the key `name`, for a value outside the choices or bounds."""
         if self.choices and value not in self.choices:
             raise unknown(name, value, self.choices)
         if self.low is not None and not self.low <= value <= self.high:
@@ -62,12 +62,12 @@ class Key:
 
 
 def key(default: Any, meaning: str, *marks: Mark, choices: Collection[str] = (), low: float | None = None, high: float = LARGEST) -> Key:
-    """Declares a key. meaning: a few words, with the unit and with constraints that need other keys or the data."""
+    """Declares a key. meaning: a short description with the unit, and constraints that depend on other keys or the data."""
     return Key(default=default, meaning=meaning, marks=frozenset(marks), choices=choices, low=low, high=high)
 
 
 class Section(dict[str, Any]):
-    """Keys by name, and nested sections: a section of the schema, or a row of a table."""
+    """Keys and nested sections by name: a section of the schema, or a row of a table."""
 
     def __init__(self, meaning: str, /, **keys: Any) -> None:
         super().__init__(keys)

@@ -1,4 +1,4 @@
-"""The keywords of objectives, by name: the rows that `tinygen.build` makes."""
+"""Keys of the objectives, by name: the rows of `objective` that `tinygen.build` constructs."""
 
 from typing import Any
 
@@ -6,20 +6,25 @@ from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
 SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "dopri5", "sde", "average")
 TIME_GRIDS = ("uniform", "logit_normal", "shifted")
-SAMPLER = "how samples are integrated; dopri5 is adaptive, sde stochastic; average is for objectives that learn an average velocity"
-DROP = "share of examples trained without their condition; guidance needs some"
-SHIFT = "of time_grid=shifted: t -> shift t / (1 + (shift - 1) t)"
-TOLERANCE = "of sampler=dopri5: a step's error, absolute and relative alike"
+SAMPLER = "ODE or SDE solver; dopri5 is adaptive, sde stochastic; average is for objectives that learn an average velocity"
+DROP = "probability of dropping the condition in training; guidance needs more than 0"
+SHIFT = "s of time_grid=shifted: t -> s t / (1 + (s - 1) t)"
+TOLERANCE = "error tolerance per step of sampler=dopri5, both absolute and relative"
 
 AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
-    t_mean=key(-0.4, "two draws of sigmoid(N(t_mean, t_std)): the larger is t, the smaller r", STAGE),
+    t_mean=key(-0.4, "t and r are two draws of sigmoid(N(t_mean, t_std)), t the larger", STAGE),
     t_std=key(1.0, "see t_mean", STAGE),
     cond_drop=key(0.1, DROP, STAGE),
-    power=key(1.0, "p of an example's weight 1 / (S + c)^p, S its sum of squared errors; 0: all weigh the same", STAGE),
-    offset=key(0.01, "c of that weight", STAGE),
-    sampler=key("average", "whole steps of the average velocity; no other sampler serves it", OWN, RESUME, choices=SAMPLERS),
-    nfe=key(1, "network evaluations per sample, which are its steps", OWN, RESUME),
-    time_grid=key("uniform", "logit_normal: as one draw of t in training; shifted: more steps near noise", RESUME, choices=TIME_GRIDS),
+    power=key(1.0, "p of an example's weight 1 / (S + c)^p, S its sum of squared errors; 0: equal weights", STAGE),
+    offset=key(0.01, "c of the weight, see power", STAGE),
+    sampler=key("average", "steps of the average velocity; no other sampler is supported", OWN, RESUME, choices=SAMPLERS),
+    nfe=key(1, "network evaluations per sample, one per step", OWN, RESUME),
+    time_grid=key(
+        "uniform",
+        "logit_normal: distributed as a draw of t in training; shifted: more steps near noise",
+        RESUME,
+        choices=TIME_GRIDS,
+    ),
     shift=key(3.0, SHIFT, RESUME),
 )
 
@@ -30,12 +35,12 @@ OBJECTIVES: dict[str, Section] = {
         t_std=key(1.0, "see t_mean", STAGE),
         cond_drop=key(0.1, DROP, STAGE),
         sampler=key("heun", SAMPLER, RESUME, choices=SAMPLERS),
-        nfe=key(50, "network evaluations per sample, guidance's included", RESUME),
-        guidance=key(1.5, "w in v_null + w (v_cond - v_null); 1: off", RESUME),
-        guidance_interval=key((0.0, 1.0), "of t, where guidance acts", RESUME),
+        nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
+        guidance=key(1.5, "weight w in v_null + w (v_cond - v_null); 1: off", RESUME),
+        guidance_interval=key((0.0, 1.0), "interval of t where guidance is applied", RESUME),
         time_grid=key(
             "uniform",
-            "of samplers but dopri5; logit_normal: as t in training; shifted: more steps near noise",
+            "steps of all samplers but dopri5; logit_normal: distributed as t in training; shifted: more steps near noise",
             RESUME,
             choices=TIME_GRIDS,
         ),
@@ -43,65 +48,74 @@ OBJECTIVES: dict[str, Section] = {
         tolerance=key(1e-3, TOLERANCE, RESUME),
     ),
     "edm": Section(
-        "EDM; wants model.time_scale=1",
-        sigma_data=key(0.5, "standard deviation of the data, as it is in a batch"),
-        p_mean=key(-1.2, "ln σ = N(p_mean, p_std): -0.6 and 1.2 in MicroDiT's latents at 256x256", STAGE),
-        p_std=key(1.2, "how far noise levels spread about exp(p_mean), a factor of e each", STAGE),
+        "EDM; use with model.time_scale=1",
+        sigma_data=key(0.5, "standard deviation of the data in a batch"),
+        p_mean=key(-1.2, "ln σ ~ N(p_mean, p_std): -0.6 and 1.2 for MicroDiT's latents at 256x256", STAGE),
+        p_std=key(1.2, "standard deviation of ln σ", STAGE),
         cond_drop=key(0.1, DROP, STAGE),
         sampler=key("heun", SAMPLER, RESUME, choices=SAMPLERS),
-        nfe=key(50, "network evaluations per sample, guidance's included", RESUME),
-        guidance=key(1.5, "w in D_null + w (D_cond - D_null); 1: off", RESUME),
-        guidance_interval=key((0.0, 1000.0), "of σ, where guidance acts", OWN, RESUME),
+        nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
+        guidance=key(1.5, "weight w in D_null + w (D_cond - D_null); 1: off", RESUME),
+        guidance_interval=key((0.0, 1000.0), "interval of σ where guidance is applied", OWN, RESUME),
         sigma_min=key(0.002, "the last noise level before 0", RESUME),
         sigma_max=key(80.0, "the first noise level", RESUME),
-        rho=key(7.0, "levels are even in σ^(1/rho): the larger, the more of them are small", RESUME),
+        rho=key(7.0, "noise levels are uniform in σ^(1/rho): a larger rho puts more of them near sigma_min", RESUME),
         tolerance=key(1e-3, TOLERANCE, RESUME),
     ),
     "meanflow": Section(
-        "MeanFlow, guidance baked in; wants model.time_scale of 100 or less, such as 16",
+        "MeanFlow with built-in guidance; use with model.time_scale of 100 or less, such as 16",
         equal=key(0.75, "share of examples with r = t, where the average velocity is the velocity", STAGE),
-        omega=key(1.0, "guidance: ω v + (1 - ω - κ) u_null + κ u_cond is learnt for v, a weight of ω / (1 - κ)"),
-        kappa=key(0.5, "κ of that; omega=1 and kappa=0: no guidance"),
-        omega_interval=key((0.0, 1.0), "of t, where that guidance acts"),
+        omega=key(1.0, "guidance: the target for v is ω v + (1 - ω - κ) u_null + κ u_cond, an effective weight of ω / (1 - κ)"),
+        kappa=key(0.5, "κ of the target, see omega; omega=1 and kappa=0: no guidance"),
+        omega_interval=key((0.0, 1.0), "interval of t where guidance is applied"),
         **AVERAGE,
     ),
     "improved_meanflow": Section(
-        "improved MeanFlow, guidance as asked for; wants model.time_scale of 100 or less, such as 16",
+        "improved MeanFlow, conditioned on guidance; use with model.time_scale of 100 or less, such as 16",
         equal=key(0.5, "share of examples with r = t", STAGE),
         velocity=key(
             "head",
-            "what the derivative is taken along; head: a second prediction of the network's; boundary: u(z, t, t)",
+            "direction of the derivative; head: a second prediction of the network; boundary: u(z, t, t)",
             choices=("head", "boundary"),
         ),
-        omega_max=key(8.0, "weights of guidance that are learnt, from 1 on, log-uniform; 1: none"),
-        guidance=key(1.5, "ω that the model is given; 1: off", RESUME),
-        guidance_interval=key((0.0, 1.0), "of t, where guidance acts; contains 0.5", RESUME),
+        omega_max=key(8.0, "largest guidance weight in training, drawn log-uniformly from 1; 1: no guidance"),
+        guidance=key(1.5, "guidance weight ω when sampling; 1: off", RESUME),
+        guidance_interval=key((0.0, 1.0), "interval of t where guidance is applied; contains 0.5", RESUME),
         **AVERAGE,
     ),
     "regression": Section(
         "mean squared error",
-        target_noise=key(0.0, "standard deviation of Gaussian noise on the targets, drawn anew each step; never in evaluation", STAGE),
+        target_noise=key(0.0, "standard deviation of Gaussian noise added to the targets in training", STAGE),
     ),
     "classification": Section(
         "cross-entropy of labels",
-        label_smoothing=key(0.0, "share of the target spread evenly over all classes; never in evaluation", STAGE),
+        label_smoothing=key(0.0, "probability mass of the target spread uniformly over all classes in training", STAGE),
     ),
     "autoregressive": Section(
         "cross-entropy of the next token",
-        label_smoothing=key(0.0, "share of the target spread evenly over all tokens; never in evaluation", STAGE),
-        z_loss=key(0.0, "weight of the squared log of softmax's divisor, which keeps logits from drifting; 1e-4 in PaLM", STAGE),
+        label_smoothing=key(0.0, "probability mass of the target spread uniformly over all tokens in training", STAGE),
+        z_loss=key(0.0, "weight of log² Z, Z the softmax normalizer, which keeps logits from drifting; 1e-4 in PaLM", STAGE),
         logits_mib=key(
-            64.0, "MiB of logits held at once, of all devices; the loss of a large vocabulary is taken in pieces of that", RESUME
+            64.0,
+            "MiB of logits held at once, over all devices; with a large vocabulary the loss is computed in chunks of this",
+            RESUME,
         ),
-        temperature=key(1.0, "of the distribution text is drawn from; 0: always the most likely token", RESUME),
-        top_k=key(0, "draw from the k most likely tokens; 0: from all", RESUME),
-        top_p=key(1.0, "nucleus sampling: keep the smallest set of tokens whose probability sums to at least p; 1: off", RESUME),
-        min_p=key(0.0, "drop tokens with less than this share of the most likely one's probability; 0: off", RESUME),
-        repetition_penalty=key(1.0, "divides the logits of tokens that have occurred; 1: off", RESUME),
-        new_tokens=key(256, "most tokens of a sample, the prompt not counted; a document may end before", RESUME),
+        temperature=key(1.0, "sampling temperature; 0: greedy", RESUME),
+        top_k=key(0, "sample from the k most likely tokens; 0: all", RESUME),
+        top_p=key(
+            1.0,
+            "nucleus sampling: keep the smallest set of tokens whose probability sums to at least p; 1: off",
+            RESUME,
+        ),
+        min_p=key(0.0, "drop tokens less likely than this share of the most likely token's probability; 0: off", RESUME),
+        repetition_penalty=key(1.0, "penalty on the logits of tokens that have already occurred; 1: off", RESUME),
+        new_tokens=key(256, "maximum new tokens per sample, excluding the prompt; a document may end earlier", RESUME),
     ),
     "autoencoder": Section(
-        "reconstruction and a KL penalty on latents",
-        kl_weight=key(1e-6, "of the latents' divergence from N(0, 1), nats per image, beside the mean absolute error of its values"),
+        "reconstruction with a KL penalty on latents",
+        kl_weight=key(
+            1e-6,
+            "weight of the latents' KL divergence from N(0, 1) in nats per image, added to the mean absolute error",
+        ),
     ),
 }

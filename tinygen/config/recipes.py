@@ -1,10 +1,10 @@
-"""Recipes by name: the files of `configs/`, which an installed package carries as `tinygen/configs/`.
+"""Recipes by name: the files of `configs/`, installed as `tinygen/configs/`.
 
-The docstring of each has three lines that `tinygen recipes` shows, read from its syntax tree without running it:
+Each docstring has three lines that `tinygen recipes` shows, parsed without running the recipe:
 
-    Data: what it learns from
-    Draws: what comes out
-    Time: how long it takes on two CPU cores, or what it needs instead
+    Data: the training data
+    Draws: what samples show
+    Time: training time on two CPU cores, or the hardware it needs
 """
 
 import ast
@@ -19,10 +19,10 @@ LIST = "'tinygen recipes' lists them"
 
 
 class Facts(NamedTuple):
-    """What a recipe says of itself. `data`, `draws` and `time` are "" where its docstring lacks that line.
+    """A recipe's description. `data`, `draws` and `time` are "" if its docstring lacks that line.
 
     text: the whole docstring
-    variants: the names that its `vary(...)` takes, in order
+    variants: the names passed to its `vary(...)`, in order
     """
 
     text: str
@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
 
 def folder() -> Path:
-    """Where the recipes are: inside an installed package; in a checkout, beside it."""
+    """The folder of recipes: inside an installed package, or beside the package in a checkout."""
     package = Path(__file__).parents[1]
     packed = package / "configs"
     return packed if packed.is_dir() else package.parent / "configs"
@@ -44,9 +44,9 @@ def names() -> list[str]:
 
 
 def located(spec: str) -> tuple[str, str]:
-    """(path, variant) of `NAME[:VARIANT]` or `PATH.py[:VARIANT]`; an existing file is preferred to a recipe of that name.
+    """(path, variant) of `NAME[:VARIANT]` or `PATH.py[:VARIANT]`; an existing file takes precedence over a recipe of that name.
 
-    Raises UserError, naming what is near, where there is neither.
+    Raises UserError, with the nearest name, if there is neither.
     """
     given, _, variant = spec.partition(":")
     known = names()
@@ -55,14 +55,14 @@ def located(spec: str) -> tuple[str, str]:
     if given in known:
         return str(folder() / f"{given}.py"), variant
     if (name := Path(given).name.removesuffix(".py")) in known:
-        raise UserError(f"no config file {given!r} here; tinygen's own recipe of that name: --config={name}")
+        raise UserError(f"no config file {given!r} here; for tinygen's recipe of that name use --config={name}")
     if Path(given).suffix or "/" in given:
         raise UserError(f"no config file {given!r}: give the path of a Python file with get_config(), or a recipe's name ({LIST})")
-    raise UserError(f"{unknown('recipe', given, known)}\n{LIST}; the path of a Python file with get_config() will do too")
+    raise UserError(f"{unknown('recipe', given, known)}\n{LIST}; or give the path of a Python file with get_config()")
 
 
 def facts(path: str | Path) -> Facts:
-    """Reads a recipe without running it. Raises UserError for a file that is not Python."""
+    """Parses a recipe without running it. Raises UserError for a file that is not Python."""
     try:
         tree = ast.parse(Path(path).read_bytes(), str(path))
     except (OSError, ValueError, SyntaxError) as error:
@@ -80,7 +80,7 @@ def facts(path: str | Path) -> Facts:
 
 
 def existing(spec: str) -> tuple[str, str]:
-    """`located`, whose variants the recipe has. Raises UserError for one that it lacks."""
+    """Like `located`, and raises UserError for a variant that the recipe lacks."""
     path, variant = located(spec)
     known = facts(path).variants
     for each in filter(None, variant.split("+")):

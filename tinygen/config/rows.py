@@ -1,4 +1,4 @@
-"""What follows from the tables and their marks: a row's defaults, which keys are marked, and what of one row's values another takes."""
+"""Queries on the schema's tables: a row's defaults, marked keys, and the values that carry over from one row to another."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -8,12 +8,12 @@ from tinygen.errors import unknown
 
 
 def defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The default of every key of a section, nested as it is."""
+    """The default of every key of a section, with the same nesting."""
     return {name: defaults(value) if isinstance(value, Mapping) else value.default for name, value in tree.items()}
 
 
 def row(section: str, name: Any) -> dict[str, Any]:
-    """The keywords of a row and their defaults. Raises UserError for an unknown one."""
+    """The keys of a row and their defaults. Raises UserError for an unknown row."""
     table = TABLES[section]
     if not isinstance(name, str) or name not in table:
         raise unknown({"data": "data set"}.get(section, section), name, table)
@@ -21,7 +21,7 @@ def row(section: str, name: Any) -> dict[str, Any]:
 
 
 def carried(section: str, old: str, new: str, values: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Those of the `chosen` keys' `values` in row `old` that row `new` takes over. The rule stands at `tinygen.config.key.Mark.OWN`."""
+    """The `values` of the `chosen` keys in row `old` that carry over to row `new`. For the rule see `tinygen.config.key.Mark.OWN`."""
     before, after = TABLES[section][old], TABLES[section][new]
     return {key: values[key] for key in chosen if key in after and _means_the_same(before[key], after[key], values[key])}
 
@@ -33,7 +33,7 @@ def _means_the_same(before: Key, after: Key, value: Any) -> bool:
 
 
 def known(names: Mapping[str, str]) -> dict[str, Key]:
-    """Every key of a configuration by its dotted name. names: the row of each section"""
+    """Every key of a configuration by dotted name. names: the row of each section"""
     found = dict(entries(SCHEMA))
     for section, table in TABLES.items():
         found |= entries(table[names[section]], f"{section}.")
@@ -41,7 +41,7 @@ def known(names: Mapping[str, str]) -> dict[str, Key]:
 
 
 def marked(names: Mapping[str, str], *marks: Mark) -> set[str]:
-    """The dotted keys that have one of these marks. names: the row of each section"""
+    """The dotted names of keys with any of these marks. names: the row of each section"""
     return {name for name, each in known(names).items() if each.marks & {*marks}}
 
 

@@ -1,8 +1,8 @@
-"""Where arrays live: a mesh of devices named by what is split over them, and a Layout that gives every leaf its partition.
+"""Sharding: the device mesh, and a Layout that gives every leaf of the state its partition spec.
 
-Axes: `data` splits the batch, `fsdp` splits the batch and every large leaf of the state, `tensor` splits products as the
-model's SHARDING table says. The same rules give parameters, their average and the optimizer's moments the same partition,
-since those repeat the parameters' paths.
+Axes: `data` shards the batch, `fsdp` shards the batch and every large leaf of the state, `tensor` shards matrix products by the
+model's SHARDING table. Parameters, their average and the optimizer's moments are sharded alike, since the paths of the latter
+contain the parameters' paths.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Rules = Sequence[tuple[str, tuple[str | None, ...] | None]]
 
 
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh over all devices; one of the sizes may be -1, for the rest. Raises UserError where they don't fit."""
+    """A mesh over all devices; one size may be -1, for the rest. Raises UserError for sizes that don't fit the devices."""
     devices = list(devices if devices is not None else jax.devices())
     shape = [sizes[axis] for axis in AXES]
     if shape.count(-1) > 1 or any(size < 1 and size != -1 for size in shape):
@@ -40,11 +40,11 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The partition of every array of a run.
+    """The sharding of every array of a run.
 
-    rules: (regular expression, partial spec) pairs; the first that is found in a leaf's path gives its dimensions to axes, and
-        `fsdp` takes one of those left. A spec of None keeps the leaf whole
-    min_size: leaves with fewer elements are not split over `fsdp`
+    rules: (regular expression, partial spec) pairs; the first that matches a leaf's path assigns axes to its dimensions, and `fsdp` takes
+        one of the others. A spec of None replicates the leaf
+    min_size: leaves with fewer elements are not sharded by `fsdp`
     """
 
     mesh: Mesh
@@ -57,20 +57,20 @@ class Layout:
 
     @property
     def batch(self) -> NamedSharding:
-        """The leading axis over everything that splits a batch."""
+        """The sharding of a batch: its leading axis over `data` and `fsdp`."""
         return NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
 
     def pinned(self, array: jax.Array) -> jax.Array:
-        """An array made inside a compiled function, its leading axis split as a batch is."""
+        """An array inside a compiled function, constrained to the sharding of a batch."""
         return jax.lax.with_sharding_constraint(array, self.batch)
 
     @property
     def batch_multiple(self) -> int:
-        """What a batch size must be a multiple of."""
+        """The number that a batch size must be a multiple of."""
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
 
     def padded(self, num: int) -> int:
-        """The next batch size from `num` up that splits evenly."""
+        """`num` rounded up to a multiple of `batch_multiple`."""
         return -(-num // self.batch_multiple) * self.batch_multiple
 
     def shardings(self, abstract: Any) -> Any:
@@ -80,9 +80,10 @@ class Layout:
         )
 
     def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
-        """One leaf's partition: the first rule found, then the largest dimension left that `fsdp` divides (ties: the first).
+        """The partition spec of a leaf: the first matching rule, then `fsdp` on the largest free dimension that it divides (ties: the
+        first).
 
-        Of an embedding table `fsdp` splits the vocabulary or nothing: rows are looked up whole. Raises UserError for a rule that
+        `fsdp` shards an embedding table by vocabulary or not at all, since rows are looked up whole. Raises UserError for a rule that
         does not fit the leaf.
         """
         spec: list[str | None] = [None] * len(shape)
@@ -107,18 +108,18 @@ class Layout:
         return PartitionSpec(*spec)
 
     def rows(self, batch_size: int) -> list[int]:
-        """The positions of a global batch that this process's devices hold, in order."""
+        """The rows of a global batch on this process's devices, in order."""
         indices = self.batch.addressable_devices_indices_map((batch_size,))
         return sorted({row for index in indices.values() if index is not None for row in range(batch_size)[index[0]]})
 
     def put(self, batch: Mapping[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-        """The `rows` that this process holds of a batch, as global arrays split over the mesh."""
+        """Global arrays sharded over the mesh, from this process's `rows` of a batch."""
         return {
             key: jax.make_array_from_process_local_data(self.batch, array, (batch_size, *array.shape[1:])) for key, array in batch.items()
         }
 
     def share(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """The same, of a whole batch that every process has."""
+        """The same from a whole batch, which every process has."""
         if not batch:
             return {}
         num = len(next(iter(batch.values())))
@@ -127,14 +128,14 @@ class Layout:
 
 
 def check_rules(rules: Sequence[Any], names: Sequence[str]) -> Rules:
-    """config.sharding.rules, found sound: pairs of a regular expression that is found in one of the `names`, and axes or None.
+    """Validates config.sharding.rules: pairs of a regular expression that matches one of the `names`, and axes or None.
 
-    Raises UserError for any other.
+    Raises UserError for invalid rules.
     """
     for rule in rules:
         if not (isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[0], str) and isinstance(rule[1], tuple | None)):
             raise UserError(
-                f"config.sharding.rules: {rule!r} is not a pair of a path's regular expression and axes (None = whole).\n"
+                f"config.sharding.rules: {rule!r} is not a pair of a regular expression for paths and axes (None = replicated).\n"
                 """Write them as a list: --config.sharding.rules="[('embed/kernel$', (None, 'tensor')), ('condition', None)]\""""
             )
         pattern, spec = rule
@@ -147,9 +148,9 @@ def check_rules(rules: Sequence[Any], names: Sequence[str]) -> Rules:
             if axis not in AXES:
                 raise unknown(f"axis in config.sharding.rules, {pattern!r}:", axis, AXES)
         if len(set(axes)) < len(axes):
-            raise UserError(f"config.sharding.rules: {pattern!r} names an axis twice, {spec}; an axis splits one dimension of a leaf")
+            raise UserError(f"config.sharding.rules: {pattern!r} names an axis twice, {spec}; an axis shards one dimension of a leaf")
         if not found:
             plain = {re.sub(r"/\d+(?=/|$)", "/*", name): None for name in names}
             near = difflib.get_close_matches(re.sub(r"\W+", "/", pattern), plain, n=3, cutoff=0.0)
-            raise UserError(f"config.sharding.rules: {pattern!r} is found in no parameter's name. Near it: {', '.join(near)}")
+            raise UserError(f"config.sharding.rules: {pattern!r} matches no parameter's name. Nearest: {', '.join(near)}")
     return rules

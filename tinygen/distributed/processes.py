@@ -1,8 +1,8 @@
-"""Several processes that run one program together, by JAX's own runtime: they meet, they agree, and they fail together.
+"""Multi-process runs on JAX's distributed runtime: start together, agree on settings, and fail together.
 
-Process 0 leads: it alone writes logs, grids and reports. Without a cluster there is one process, which leads, and nothing
-here costs anything. Words go through the key-value store of JAX's coordination service, which is there before any device
-is and when devices hang; numbers of the loop go through a collective of the mesh.
+Process 0 is the coordinator and the only one that writes logs, grids and reports. Without a cluster there is one process, and nothing
+here has a cost. Strings are exchanged through the key-value store of JAX's coordination service, which works before devices are
+initialized and while they hang; the loop's numbers are exchanged by a collective.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from tinygen.system.terminal import say
 PREFIX = "tinygen"
 FAILED = f"{PREFIX}/failed"
 ALIVE = f"{PREFIX}/alive"
-ONWARD = "What is saved is good; the same command resumes from there."
-LOOKS = 0.5  # seconds between two looks at whether another process has failed
+RESUME = "Saved checkpoints are intact; the same command resumes from there."
+POLL = 0.5  # seconds between checks for a failed process
 DAY = 24 * 3600  # seconds
-PATIENCE_MS = 1000  # of one wait for a word of process 0; repeated until it comes
+WAIT_MS = 1000  # timeout of one request for a value of process 0; repeated until it is there
 
 
 def count() -> int:
@@ -38,73 +38,73 @@ def count() -> int:
 
 
 def leads() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this is the coordinator process, the one that writes."""
     return jax.process_index() == 0
 
 
 @contextlib.contextmanager
 def joined(where: str, timeout: int, command: str) -> Iterator[None]:
-    """One of the processes that `where` names ("": the only one), all started by the same `command`, while inside.
+    """Joins the cluster that `where` names ("": a single process), whose processes were all started by the same `command`.
 
-    If one of them raises, it tells the others, which say so and leave within seconds. One that is killed tells nobody: the
-    others leave when it has given no sign of life for `timeout` seconds, or as soon as a connection to it breaks.
+    A process that raises inside the block notifies the others, which report it and exit within seconds. If a process is killed, the
+    others exit after `timeout` seconds without a heartbeat, or as soon as a connection to it breaks.
 
-    Raises UserError where no cluster is found, and where processes were started differently. If the others don't come
-    within `timeout` seconds, the process ends with a message and status 2.
+    Raises UserError if no cluster is found, or if processes were started differently. If the others don't connect within `timeout`
+    seconds, the process exits with a message and status 2.
     """
-    meeting = cluster.parse(where)
-    if meeting is None:
+    place = cluster.parse(where)
+    if place is None:
         yield
         return
-    _meet(meeting, where, timeout)
+    _connect(place, where, timeout)
     done = threading.Event()
     watching = threading.Thread(target=_watch, args=(done, timeout), daemon=True)
     watching.start()
     try:
-        agree("the number of processes", str(meeting.processes or count()))
+        agree("the number of processes", str(place.processes or count()))
         agree("the command", command)
         yield
     except BaseException as error:
         done.set()
-        _tell_others(error)
-        if isinstance(error, UserError | KeyboardInterrupt) or faults.lost(error):
+        _notify(error)
+        if isinstance(error, UserError | KeyboardInterrupt) or faults.lost_peer(error):
             say(f"tinygen: {_reason(error)}", error=True)
-        elif message := faults.machines(error):
+        elif message := faults.environment_message(error):
             faults.show(error, message)
         else:
             traceback.print_exception(error)
-        _leave(_status(error))  # at once: JAX's own way out waits for all processes, and those in a collective wait for us
+        _exit(_status(error))  # at once: JAX's own shutdown waits for all processes, and those in a collective wait for this one
     done.set()
     watching.join()
 
 
-def _meet(meeting: cluster.Cluster, where: str, timeout: int) -> None:
+def _connect(place: cluster.Cluster, where: str, timeout: int) -> None:
     """Connects to the coordination service."""
 
     def give_up() -> None:
         say(
-            f"tinygen: distributed={where}: not all processes came together within {timeout} s (config.distributed_timeout).\n"
-            "Is one missing, is the first one's HOST:PORT unreachable, or were they given different numbers of processes?",
+            f"tinygen: distributed={where}: not all processes connected within {timeout} s (config.distributed_timeout).\n"
+            "Is one missing, is HOST:PORT of process 0 unreachable, or do they differ in the number of processes?",
             error=True,
         )
-        _leave(2)
+        _exit(2)
 
     deadline = threading.Timer(timeout, give_up)
     deadline.daemon = True
     deadline.start()
-    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM; `Largest` does its work
+    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM, which `Largest` shares
     try:
         jax.distributed.initialize(
-            meeting.coordinator, meeting.processes, meeting.process,
-            initialization_timeout=timeout + 60,  # JAX's own aborts the process with a C++ stack trace: ours comes first
-            heartbeat_timeout_seconds=2 * timeout,  # JAX's own aborts the process too: that of `_watch` comes first
-            shutdown_timeout_seconds=DAY,  # while process 0 writes the last files; were it dead, its heartbeat would be missed
+            place.coordinator, place.processes, place.process,
+            initialization_timeout=timeout + 60,  # JAX's timeout aborts with a C++ stack trace, so ours must come first
+            heartbeat_timeout_seconds=2 * timeout,  # likewise: that of `_watch` must come first
+            shutdown_timeout_seconds=DAY,  # while process 0 writes the last files; its death is noticed by the heartbeat
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
-        if meeting.coordinator is None:
+        if place.coordinator is None:
             raise UserError(
-                "distributed=auto: JAX finds no cluster here (Slurm, Open MPI, Kubernetes, TPU). Start through srun or mpirun, or give "
-                f"distributed={cluster.FORM} to each process."
+                "distributed=auto: JAX finds no cluster here (Slurm, Open MPI, Kubernetes, TPU). Start with srun or mpirun, or set "
+                f"distributed={cluster.FORM} for each process."
             ) from error
         raise UserError(f"distributed={where}: {' '.join(str(error).split())[:200]}") from error
     finally:
@@ -112,9 +112,9 @@ def _meet(meeting: cluster.Cluster, where: str, timeout: int) -> None:
 
 
 def from_lead(name: str, compute: Callable[[], str]) -> str:
-    """What `compute` gives on process 0, on every process; the others wait for it and do not call it.
+    """The result of `compute` on process 0, on every process. The others wait for it and do not call `compute`.
 
-    name: of the question; each is asked once a run
+    name: the key of this value, used once per run
     """
     if leads():
         answer = compute()
@@ -122,13 +122,13 @@ def from_lead(name: str, compute: Callable[[], str]) -> str:
             _store().key_value_set(f"{PREFIX}/{name}", answer)
         return answer
     while True:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the wait was too short; should process 0 be gone, JAX ends us
-            return _store().blocking_key_value_get(f"{PREFIX}/{name}", PATIENCE_MS)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # timed out; if process 0 is dead, JAX ends this process
+            return _store().blocking_key_value_get(f"{PREFIX}/{name}", WAIT_MS)
 
 
 @contextlib.contextmanager
 def lead_first(name: str) -> Iterator[None]:
-    """Process 0 goes through the block before the others enter it: what it prepares there (a data set, an index) they find."""
+    """Runs the block on process 0 first, then on the others, which find what it prepared (a data set, an index)."""
     if not leads():
         from_lead(name, str)
     yield
@@ -137,13 +137,13 @@ def lead_first(name: str) -> Iterator[None]:
 
 
 def wait_for_all(name: str) -> None:
-    """Waits until every process has come here. One that fails before ends the others."""
+    """A barrier. A process that fails before it ends the others."""
     if count() > 1:
         _store().wait_at_barrier(f"{PREFIX}/{name}", DAY * 1000)
 
 
 def agree(what: str, value: str) -> None:
-    """Raises UserError on a process whose `value` is not process 0's."""
+    """Raises UserError on a process whose `value` differs from process 0's."""
     theirs = from_lead(what.replace(" ", "_"), lambda: value)
     if value != theirs:
         raise UserError(
@@ -152,10 +152,10 @@ def agree(what: str, value: str) -> None:
 
 
 class Largest:
-    """The largest of the numbers that the processes gave one call ago: what all of them know at the same step.
+    """The maximum over processes of the numbers of the previous call, the same on all of them at the same step.
 
-    A collective of its own, whose answer is read only when the next one is under way: nobody waits for it. A process alone
-    gets its own number back at once.
+    A collective whose result is read only after the next one has been dispatched, so that nothing waits for it. A single process gets
+    its own number back immediately.
     """
 
     def __init__(self, mesh: Mesh):
@@ -177,22 +177,22 @@ def _store() -> Any:
 
 
 class Heartbeats:
-    """Signs of life of the processes, in the key-value store: each counts up a number of its own.
+    """Heartbeats in the key-value store: each process increments a counter.
 
-    timeout: seconds without a new number after which a process counts as gone
+    timeout: seconds without a heartbeat after which a process counts as lost
     """
 
     def __init__(self, timeout: float):
         self.timeout = timeout
         self.number = 0
-        self.seen: dict[str, tuple[str, float]] = {}  # the last number of each process, and when it was new here
+        self.seen: dict[str, tuple[str, float]] = {}  # the last count of each process, and when it was first seen
 
     def beat(self) -> None:
         self.number += 1
         _store().key_value_set(f"{ALIVE}/{jax.process_index()}", str(self.number), allow_overwrite=True)
 
-    def gone(self, now: float) -> list[str]:
-        """The numbers of the processes that have given no sign of life for too long. One that has left in peace is not among them."""
+    def lost(self, now: float) -> list[str]:
+        """The indices of the processes without a heartbeat for `timeout` seconds, except those that have stopped normally."""
         numbers = {key.rpartition("/")[2]: number for key, number in _store().key_value_dir_get(ALIVE)}
         before, self.seen = self.seen, {}
         for process, number in numbers.items():
@@ -201,56 +201,56 @@ class Heartbeats:
         return sorted(process for process, (_, since) in self.seen.items() if now - since > self.timeout)
 
     def stop(self) -> None:
-        """Leaves in peace."""
+        """Ends the heartbeat of this process, which is then not counted as lost."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             _store().key_value_delete(f"{ALIVE}/{jax.process_index()}")
 
 
 def _watch(done: threading.Event, timeout: float) -> None:
-    """Ends this process when another one has failed or has gone. In a thread: the main one may wait in a collective for ever."""
+    """Ends this process when another one has failed or is lost. Runs in a thread, since the main one may hang in a collective."""
     heartbeats, unanswered = Heartbeats(timeout), 0
-    while not done.wait(LOOKS):
+    while not done.wait(POLL):
         try:
             heartbeats.beat()
-            gone, unanswered = heartbeats.gone(time.monotonic()), 0
-        except jax.errors.JaxRuntimeError:  # the store is process 0
+            lost, unanswered = heartbeats.lost(time.monotonic()), 0
+        except jax.errors.JaxRuntimeError:  # the store is on process 0
             unanswered += 1
-            gone = ["0"] if unanswered * LOOKS > timeout else []
-        if gone and not done.is_set():
-            say(f"tinygen: process {', '.join(gone)} has gone: no sign of life for {timeout:g} s. {ONWARD}", error=True)
-            _leave(1)
+            lost = ["0"] if unanswered * POLL > timeout else []
+        if lost and not done.is_set():
+            say(f"tinygen: lost process {', '.join(lost)}: no heartbeat for {timeout:g} s. {RESUME}", error=True)
+            _exit(1)
         try:
             status, _, message = _store().key_value_try_get(FAILED).partition("\n")
         except jax.errors.JaxRuntimeError:  # nobody has failed
             continue
-        if done.wait(LOOKS):  # this one failed too, and says so itself
+        if done.wait(POLL):  # this process failed too, and reports it itself
             return
         say(f"tinygen: {message}", error=True)
         _linger()
-        _leave(int(status))
+        _exit(int(status))
     heartbeats.stop()
 
 
-def _tell_others(error: BaseException) -> None:
+def _notify(error: BaseException) -> None:
     reason = _reason(error)
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was faster
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was faster
         _store().key_value_set(FAILED, f"{_status(error)}\nprocess {jax.process_index()} of {count()} failed: {reason}")
     _linger()
 
 
 def _linger() -> None:
-    """Process 0 is the store: it stays until the others have looked."""
+    """Keeps process 0, which hosts the store, alive until the others have read it."""
     if leads():
-        time.sleep(4 * LOOKS)
+        time.sleep(4 * POLL)
 
 
 def _status(error: BaseException) -> int:
-    """2 where something outside this program has to be put right, 1 where another process has gone or the fault is ours."""
+    """The exit status: 2 for a user's mistake or an environment error, 1 for a lost process or a bug."""
     if isinstance(error, KeyboardInterrupt):
         return 130
     if isinstance(error, UserError):
         return 2
-    return 2 if not faults.lost(error) and faults.machines(error) else 1
+    return 2 if not faults.lost_peer(error) and faults.environment_message(error) else 1
 
 
 def _reason(error: BaseException) -> str:
@@ -258,13 +258,13 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    if gone := faults.lost(error):
-        said = f"{type(gone).__name__}: {' '.join(str(gone).split())}"
-        return f"another process has gone ({said[:160]}). {ONWARD}"
-    return faults.machines(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if lost := faults.lost_peer(error):
+        text = f"{type(lost).__name__}: {' '.join(str(lost).split())}"
+        return f"lost another process ({text[:160]}). {RESUME}"
+    return faults.environment_message(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _leave(status: int) -> None:
+def _exit(status: int) -> None:
     """Ends the process at once."""
     sys.stdout.flush()
     sys.stderr.flush()

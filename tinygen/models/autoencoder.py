@@ -1,8 +1,7 @@
-"""A KL autoencoder: images to a normal distribution over latents a few times smaller a side, and latents to images.
+"""A KL autoencoder: images to a normal distribution over smaller latents, and latents back to images.
 
-The architecture is that of latent diffusion's public autoencoders (Rombach et al. 2022, arXiv 2112.10752), Stable Diffusion's among
-them: residual blocks in stages, attention of one head over all places where they are fewest, and on either side of the latent a
-convolution of single pixels.
+The architecture of latent diffusion's public autoencoders (Rombach et al. 2022, arXiv 2112.10752), including Stable Diffusion's:
+residual blocks in stages, single-head attention at the lowest resolution, and a 1x1 convolution on either side of the latent.
 """
 
 import itertools
@@ -18,17 +17,17 @@ from tinygen.models.classifier import Block
 from tinygen.nn.attention import Attention
 from tinygen.nn.convolution import Convolution, GroupNorm
 
-LOWEST, HIGHEST = -30.0, 20.0  # of ln σ², which is cut off there: σ from 3e-7 to 22,000
+LOWEST, HIGHEST = -30.0, 20.0  # ln σ² is clipped to this range: σ from 3e-7 to 22,000
 
 
 class Autoencoder(nnx.Module):
     """x [B, H, W, C] in [-1, 1] <-> z [B, H/f, W/f, latent], f = 2^(stages - 1): sides are multiples of f.
 
-    shape: (H, W, C) of an image. Others of C channels and such sides are taken too
+    shape: (H, W, C) of an image. Other heights and widths are accepted too
     The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
-    SHARDING = ()  # a convolution splits the batch alone, and one head has nothing to split
+    SHARDING = ()  # convolutions shard the batch only, and a single head cannot be sharded
 
     def __init__(
         self, *, shape: Sequence[int], widths: Sequence[int], depth: int, latent: int, groups: int, precision: str, attention: str,
@@ -61,9 +60,9 @@ class Autoencoder(nnx.Module):
         return self.decoder(self.post_quant(z))
 
     def __call__(self, x: jax.Array, *, rngs: nnx.Rngs | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(what is decoded of a latent, the latents' mean, their σ).
+        """(the reconstruction, the latents' mean, their σ).
 
-        rngs: where the latent is drawn from, its stream `posterior`; without, it is the mean
+        rngs: the stream `posterior` draws the latent; None = decode the mean
         """
         mean, deviation = self.encode(x)
         z = mean if rngs is None else mean + deviation * jax.random.normal(rngs.posterior(), mean.shape)
@@ -73,12 +72,11 @@ class Autoencoder(nnx.Module):
         H, W, _ = shape
         if H % self.factor or W % self.factor:
             near = "x".join(str(max(1, round(side / self.factor)) * self.factor) for side in (H, W))
-            takes = f"takes multiples of {self.factor}, such as {near}"
-            raise UserError(f"images of {H}x{W}: an autoencoder of {self.factor} pixels a latent's side {takes}")
+            raise UserError(f"images of {H}x{W}: this autoencoder needs sides that are multiples of {self.factor}, such as {near}")
 
 
 class Encoder(nnx.Module):
-    """[B, H, W, C] -> [B, H/f, W/f, outputs]: the largest first."""
+    """[B, H, W, C] -> [B, H/f, W/f, outputs], from the highest resolution to the lowest."""
 
     def __init__(
         self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, attention: str, needs_jvp: bool,
@@ -98,7 +96,7 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """[B, h, w, inputs] -> [B, f·h, f·w, C]: the smallest first, with a block more a stage than the encoder has."""
+    """[B, h, w, inputs] -> [B, f·h, f·w, C], from the lowest resolution up, with one more block per stage than the encoder."""
 
     def __init__(
         self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, attention: str, needs_jvp: bool,
@@ -118,7 +116,7 @@ class Decoder(nnx.Module):
 
 
 def stages(widths: Sequence[int], depth: int, groups: int, *, resize: str, precision: str, rngs: nnx.Rngs) -> nnx.List:
-    """A stage for every width but the first, which is the input's; all but the last change the size."""
+    """One stage per width after the first, which is the input's; all but the last resize."""
     pairs, last = itertools.pairwise(widths), len(widths) - 2
     return nnx.List(
         [
@@ -129,10 +127,10 @@ def stages(widths: Sequence[int], depth: int, groups: int, *, resize: str, preci
 
 
 class Stage(nnx.Module):
-    """Residual blocks, and then what `resize` says.
+    """Residual blocks, then resampling.
 
-    resize: "half": a convolution of stride 2, for which even sides are padded with zeros below and on the right alone;
-        "double": every pixel four times, and a convolution; "keep": nothing
+    resize: "half": a convolution of stride 2, which zero-pads even sides at the bottom and right only; "double": nearest-neighbour
+        upsampling and a convolution; "keep": none
     """
 
     def __init__(self, inputs: int, outputs: int, depth: int, groups: int, *, resize: str, precision: str, rngs: nnx.Rngs):
@@ -152,7 +150,7 @@ class Stage(nnx.Module):
 
 
 class Middle(nnx.Module):
-    """A residual block, x + attention(norm x) of one head over all places, and another block."""
+    """A residual block, single-head self-attention over all pixels, and another residual block."""
 
     def __init__(self, width: int, groups: int, *, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs):
         self.first, self.second = (Block(width, width, groups, stride=1, precision=precision, rngs=rngs) for _ in range(2))

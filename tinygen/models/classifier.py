@@ -1,4 +1,4 @@
-"""A small residual network that tells the label of an image; the features before its last layer serve distances between image sets."""
+"""A small residual network that classifies images; the features before its last layer serve as a metric between sets of images."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,9 @@ from tinygen.nn.layers import Linear, drop
 
 
 class Block(nnx.Module):
-    """x + convolution(silu(norm(convolution(silu(norm x))))), norms first (He et al. 2016); where the size changes, a convolution of x."""
+    """A pre-activation residual block, x + convolution(silu(norm(convolution(silu(norm x))))) (He et al. 2016), with a convolution on
+    the skip path if the size changes.
+    """
 
     def __init__(self, inputs: int, outputs: int, groups: int, *, stride: int, precision: str, rngs: nnx.Rngs):
         self.norm_first, self.norm_second = GroupNorm(inputs, groups), GroupNorm(outputs, groups)
@@ -28,13 +30,13 @@ class Block(nnx.Module):
 
 
 class Classifier(nnx.Module):
-    """x [B, H, W, C] -> logits [B, classes]. Each of the stages halves height and width and, after the first, doubles the features.
+    """x [B, H, W, C] -> logits [B, classes]. Each stage halves height and width; each after the first doubles the features.
 
     shape: (H, W, C) of an image, of any size that the stages can halve
     The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
-    SHARDING = ()  # a convolution splits the batch alone
+    SHARDING = ()  # convolutions shard the batch only
 
     def __init__(
         self, *, shape: Sequence[int], classes: int, width: int, stages: int, depth: int, groups: int, dropout: float, precision: str,
@@ -48,7 +50,7 @@ class Classifier(nnx.Module):
         if len(shape) != 3:
             raise UserError(f"model classifier reads images [H, W, C], but the data's examples have shape {list(shape)}")
         if min(shape[:2]) < 2 ** (stages - 1) or stages > 16:
-            raise UserError(f"config.model.stages={stages} cannot halve images of {shape[0]}x{shape[1]} as often")
+            raise UserError(f"config.model.stages={stages} is too many: each halves the images of {shape[0]}x{shape[1]}")
         if width % groups:
             raise UserError(f"config.model.groups={groups} does not divide config.model.width={width}")
         self.dropout = dropout
@@ -63,7 +65,7 @@ class Classifier(nnx.Module):
         self.out = Linear(inputs, classes, precision=precision, rngs=rngs)
 
     def features(self, x: jax.Array) -> jax.Array:
-        """[B, H, W, C] -> [B, D], the mean over all places of what the last block found."""
+        """[B, H, W, C] -> [B, D], the last block's output averaged over all pixels."""
         h = self.stem(x)
         for block in self.blocks:
             h = block(h)
@@ -73,7 +75,7 @@ class Classifier(nnx.Module):
         return self.out(features)
 
     def __call__(self, x: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Logits. rngs: where dropout's mask over the features comes from, in training; without, nothing is dropped."""
+        """Logits. rngs: the stream `dropout`, in training; None = no dropout."""
         h = self.features(x)
         if rngs is not None and self.dropout:
             h = drop(h, self.dropout, rngs.dropout())

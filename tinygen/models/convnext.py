@@ -1,8 +1,8 @@
-"""A ConvNeXt that denoises images, or sound: features in two dimensions, or one, all the way (Woo et al. 2023, arXiv 2301.00808).
+"""A ConvNeXt denoiser for images or sound (Woo et al. 2023, arXiv 2301.00808).
 
-A block is a depthwise convolution, a norm, four times as many features and back, with a global response norm between. The time and
-what else the model is told scale and shift the norm's result (FiLM, Perez et al. 2018). Two resolutions make an hourglass: blocks,
-half the sides, blocks, and back beside what there was before.
+A block is a depthwise convolution, a norm, and a feed-forward of `expansion` times the features with a global response norm inside.
+The time and the conditions scale and shift the norm's output (FiLM, Perez et al. 2018). Two resolutions form an hourglass: blocks,
+downsampling, blocks, upsampling with a skip connection, blocks.
 """
 
 import math
@@ -22,7 +22,7 @@ from tinygen.nn.matmul import narrow, wide
 
 
 class GRN(nnx.Module):
-    """Global response norm: x + γ(x ⊙ N) + β, N = G / mean of G over features, G the norm over all places; the identity at first."""
+    """Global response norm: x + γ(x ⊙ N) + β, N = G / mean of G over features, G the norm over all places; initially the identity."""
 
     def __init__(self, width: int):
         self.scale, self.bias = nnx.Param(jnp.zeros(width)), nnx.Param(jnp.zeros(width))
@@ -30,13 +30,13 @@ class GRN(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, *places, C]
         x = wide(x)
         places = tuple(range(1, x.ndim - 1))
-        norm = jnp.sqrt(jnp.sum(jnp.square(x), places, keepdims=True) + 1e-6)  # of a dead feature too there is a gradient
+        norm = jnp.sqrt(jnp.sum(jnp.square(x), places, keepdims=True) + 1e-6)  # a dead feature has a gradient too
         share = norm / (jnp.mean(norm, -1, keepdims=True) + 1e-6)
         return x + self.scale[...] * (x * share) + self.bias[...]
 
 
 class Block(nnx.Module):
-    """x + down(GRN(gelu(up(FiLM(norm(depthwise(x))))))), the identity at first."""
+    """x + down(GRN(gelu(up(FiLM(norm(depthwise(x))))))), initially the identity."""
 
     def __init__(
         self, width: int, condition: int, side: int, dims: int, expansion: int, *, depthwise: str, precision: str, rngs: nnx.Rngs
@@ -57,18 +57,18 @@ class Block(nnx.Module):
 class ConvNeXt(Conditioned):
     """A denoiser: (x [B, H, W, C] or [B, L, C], t [B], label [B]) -> prediction of the shape of x.
 
-    shape: of an example. Sides that `patch` does not divide are filled up with zeros, odd ones of the first resolution too
-    classes: of the label; 0 for a model without one
-    told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
-    head: the model makes a second prediction, from a last layer of its own
+    shape: of an example. Sides that `patch` does not divide are zero-padded, and so are odd sides before downsampling
+    classes: number of labels; 0 for a model without labels
+    inputs: scalars that the objective gives besides the time (see `conditioning.Scalars`)
+    head: whether to make a second prediction, from a last layer of its own
     The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
-    SHARDING = ()  # a convolution splits the batch alone
+    SHARDING = ()  # convolutions shard the batch only
 
     def __init__(
         self, *, shape: Sequence[int], classes: int, patch: int, widths: Sequence[int], depths: Sequence[int], side: int, expansion: int,
-        condition_width: int, depthwise: str, time_scale: float, told: Sequence[str], head: bool, precision: str, remat: str,
+        condition_width: int, depthwise: str, time_scale: float, inputs: Sequence[str], head: bool, precision: str, remat: str,
         rngs: nnx.Rngs,
     ):  # fmt: skip
         self._check(shape, patch, widths, depths, side)
@@ -77,11 +77,11 @@ class ConvNeXt(Conditioned):
                 raise UserError(f"config.model.{key}={value} must be positive")
         stack.check(remat, 0, 1)
         dims, channels = len(shape) - 1, shape[-1]
-        self.patch, self.told, self.remat = patch, tuple(told), remat
+        self.patch, self.inputs, self.remat = patch, tuple(inputs), remat
         block: dict[str, Any] = dict(condition=condition_width, side=side, dims=dims, expansion=expansion, depthwise=depthwise)
 
-        def linear(inputs: int, outputs: int, *, zero: bool = False) -> Linear:
-            return Linear(inputs, outputs, zero=zero, precision=precision, rngs=rngs)
+        def linear(fan_in: int, fan_out: int, *, zero: bool = False) -> Linear:
+            return Linear(fan_in, fan_out, zero=zero, precision=precision, rngs=rngs)
 
         def blocks(width: int, depth: int) -> nnx.List:
             return nnx.List([Block(width, **block, precision=precision, rngs=rngs) for _ in range(depth)])
@@ -89,7 +89,7 @@ class ConvNeXt(Conditioned):
         first, last = widths[0], widths[-1]
         self.time = layers.TimeEmbedding(condition_width, time_scale, rngs=rngs)
         self.make_label(classes, condition_width, precision=precision, rngs=rngs)
-        self.scalars = Scalars(told, condition_width, time_scale, rngs=rngs) if told else None
+        self.scalars = Scalars(inputs, condition_width, time_scale, rngs=rngs) if inputs else None
         self.embed = linear(patch**dims * channels, first)
         self.blocks = blocks(first, depths[0])
         self.halve = linear(2**dims * first, last) if len(widths) == 2 else None
@@ -110,34 +110,36 @@ class ConvNeXt(Conditioned):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Output:
-        """Args: x [B, *places, C]; t [B] in [0, 1], r [B] where the objective tells it; cond: `label` int32 [B], `keep` bool [B], False
-        for the model's null condition, and the objective's scalars [B].
+        """Args: x [B, *places, C]; t [B] in [0, 1]; r [B] for an average velocity; cond: `label` int32 [B], `keep` bool [B], False for the
+        null condition, and the objective's scalars [B].
         """
-        del rngs  # nothing is dropped
-        h, cond = span(t, r, self.told, "ConvNeXt"), cond or {}
-        c = self.time(t) + self.labelled(cond, len(x))
+        del rngs  # no dropout
+        h, cond = span(t, r, self.inputs, "ConvNeXt"), cond or {}
+        c = self.time(t) + self.label_embedding(cond, len(x))
         c = jax.nn.silu(c if self.scalars is None else c + self.scalars(h, cond))
-        z = stack.through(self.blocks, self.embed(gathered(x, self.patch)), c, remat=self.remat, scan=0)
+        z = stack.apply(self.blocks, self.embed(space_to_depth(x, self.patch)), c, remat=self.remat, scan=0)
         if self.halve is not None and self.double is not None:
-            low = stack.through(self.inner, self.halve(gathered(z, 2)), c, remat=self.remat, scan=0)
-            z = stack.through(self.outer, z + spread(self.double(low), 2, z.shape[1:-1]), c, remat=self.remat, scan=0)
+            low = stack.apply(self.inner, self.halve(space_to_depth(z, 2)), c, remat=self.remat, scan=0)
+            z = stack.apply(self.outer, z + depth_to_space(self.double(low), 2, z.shape[1:-1]), c, remat=self.remat, scan=0)
         normal, places = layers.layer_norm(z), x.shape[1:-1]
-        pred = spread(self.final(film(normal, self.final_film(c))), self.patch, places)
+        pred = depth_to_space(self.final(film(normal, self.final_film(c))), self.patch, places)
         if self.head is None or self.head_film is None:
             return Output(pred)
-        return Output(pred, head=spread(self.head(film(normal, self.head_film(c))), self.patch, places))
+        return Output(pred, head=depth_to_space(self.head(film(normal, self.head_film(c))), self.patch, places))
 
     @staticmethod
     def _check(shape: Sequence[int], patch: int, widths: Sequence[int], depths: Sequence[int], side: int) -> None:
         if len(shape) not in (2, 3):
-            raise UserError(f"model convnext draws images [H, W, C] or sound [L, C], but the data's examples have shape {list(shape)}")
+            raise UserError(f"model convnext takes images [H, W, C] or sound [L, C], but the data's examples have shape {list(shape)}")
         if not 1 <= len(widths) == len(depths) <= 2:
-            raise UserError(f"config.model.widths={widths} and depths={depths} must have one value a resolution, of which there are 1 or 2")
+            raise UserError(
+                f"config.model.widths={widths} and depths={depths} must have one value per resolution, for one or two resolutions"
+            )
         for key, values in dict(patch=(patch,), widths=widths, depths=depths).items():
             if min(values) < 1:
                 raise UserError(f"config.model.{key}={values if len(values) > 1 else values[0]} must be positive")
         if side < 1 or side % 2 == 0:
-            raise UserError(f"config.model.side={side} must be odd and positive: a kernel has a middle")
+            raise UserError(f"config.model.side={side} must be odd and positive: kernels are centred")
         if patch > min(shape[:-1]):
             sides = "x".join(map(str, shape[:-1]))
             raise UserError(f"config.model.patch={patch} is larger than a side of the examples, which are {sides}")
@@ -149,20 +151,20 @@ def film(x: jax.Array, scale_shift: jax.Array) -> jax.Array:
     return x * (1.0 + scale) + shift
 
 
-def gathered(x: jax.Array, patch: int) -> jax.Array:
-    """[B, *places, C] -> [B, *⌈places / patch⌉, patch^dims · C]: the places of a patch side by side, zeros beyond the last."""
+def space_to_depth(x: jax.Array, patch: int) -> jax.Array:
+    """[B, *places, C] -> [B, *⌈places / patch⌉, patch^dims · C], zero-padded at the end of each dimension."""
     B, *places, C = x.shape
     counts = layers.patches_of(places, patch)
-    x = layers.filled(x, patch).reshape(B, *[each for count in counts for each in (count, patch)], C)
+    x = layers.pad_to_patches(x, patch).reshape(B, *[each for count in counts for each in (count, patch)], C)
     dims = len(places)
     order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
     return x.transpose(order).reshape(B, *counts, -1)
 
 
-def spread(x: jax.Array, patch: int, places: Sequence[int]) -> jax.Array:
-    """The inverse of `gathered`, for so many places."""
+def depth_to_space(x: jax.Array, patch: int, places: Sequence[int]) -> jax.Array:
+    """The inverse of `space_to_depth`, cropped to `places`."""
     B, *counts, _ = x.shape
     dims = len(counts)
     x = x.reshape(B, *counts, *[patch] * dims, -1)
     order = [0, *[each for axis in range(1, dims + 1) for each in (axis, axis + dims)], 2 * dims + 1]
-    return layers.cut(x.transpose(order).reshape(B, *(count * patch for count in counts), -1), places)
+    return layers.crop(x.transpose(order).reshape(B, *(count * patch for count in counts), -1), places)

@@ -1,11 +1,10 @@
 """MicroDiT: a diffusion transformer for images of any size and channel count (Sehwag et al. 2024, arXiv 2407.15811).
 
-Patches become tokens with fixed positions, which are added to them or turn attention's queries and keys. Where patches do not divide an
-image, those at its lower and right edge are filled up with zeros, and what is predicted beyond the edge is cut off. A few cheap blocks,
-the patch mixer, see all of them; then, in training, a random share is dropped, and the backbone runs on those that are kept: its cost
-falls with that share, and the loss is of the kept patches alone.
+Patches become tokens with fixed positions, either added or rotary. If the patch size does not divide an image, it is zero-padded at the
+bottom and right, and the prediction is cropped. A few cheap blocks, the patch mixer, see all patches; then, in training, a random share
+is dropped, and the backbone runs on the rest: its cost falls with that share, and the loss covers the kept patches only.
 
-Blocks of self-attention and SwiGLU, or of a mixture of experts, are modulated by the time and the condition (AdaLN-zero, Peebles & Xie
+Blocks of self-attention and SwiGLU, or a mixture of experts, are modulated by the time and the condition (AdaLN-zero, Peebles & Xie
 2023): at initialisation every block is the identity and the output zero.
 """
 
@@ -30,19 +29,19 @@ from tinygen.nn.layers import Linear, Output, SwiGLU
 POSITIONS = ("sincos", "rope")
 
 Stream = tuple[jax.Array, dict[str, jax.Array]]
-"""What goes from block to block: tokens [B, L, D], and sums of what the experts so far had to tell; {} where there are none."""
+"""What blocks pass on: tokens [B, L, D], and the sums of the experts' statistics so far; {} without experts."""
 
 Caption = tuple[jax.Array, jax.Array]
-"""A caption's features [B, S, C], and bool [B, S]: where there is a token."""
+"""A caption's features [B, S, C], and bool [B, S], False for padding."""
 
 
 class Block(nnx.Module):
     """x += g₁ ⊙ attention(modulated x); x += cross-attention(x, caption); x += g₂ ⊙ feed-forward(modulated x).
 
     condition: features of the condition
-    text: features of a caption's tokens; 0 = there are none
-    own: the block has its own modulation layer; otherwise it adds a learned table to the model's shared one.
-    experts: in place of one feed-forward; 0 = none
+    text: features of a caption's tokens; 0 = no captions
+    own: the block has its own modulation layer; otherwise it adds a learned table to the model's shared one
+    experts: number of experts in place of one feed-forward; 0 = none
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class Block(nnx.Module):
     def __call__(
         self, stream: Stream, c: jax.Array, shared: jax.Array | None, caption: Caption | None = None, angles: jax.Array | None = None
     ) -> Stream:
-        """stream: with x [B, L, D]; c [B, condition], the activated condition; shared [B, 6 D] or None; angles: as Attention takes them."""
-        x, told = stream
+        """stream: x [B, L, D] and statistics; c [B, condition], the activated condition; shared [B, 6 D] or None; angles: see Attention."""
+        x, stats = stream
         x = layers.pin(x, "batch")
         if self.modulation is not None:
             six = self.modulation(c)
@@ -75,21 +74,21 @@ class Block(nnx.Module):
             x = x + self.cross_attention(layers.layer_norm(x), *caption)
         modulated = layers.modulate(layers.layer_norm(x), shift_2, scale_2)
         if self.feed_forward is not None:
-            return x + gate_2[:, None] * self.feed_forward(modulated), told
+            return x + gate_2[:, None] * self.feed_forward(modulated), stats
         assert self.experts is not None
         out, more = self.experts(modulated)
-        return x + gate_2[:, None] * out, {name: told[name] + more[name] for name in told}
+        return x + gate_2[:, None] * out, {name: stats[name] + more[name] for name in stats}
 
 
 class MicroDiT(Conditioned):
     """A denoiser: (x [B, H, W, C], t [B], label [B], text [B, S] or embed [B, S, E]) -> prediction [B, H, W, C].
 
     shape: (H, W, C) of an image
-    classes: of the label; 0 for a model without one
-    text_vocabulary, text_length: of captions; 0 for a model without
-    text_features: of captions' embeddings, which take the place of tokens; 0 for a model without
-    told: scalars besides the time that the objective tells (see `conditioning.Scalars`)
-    head: the model makes a second prediction, from a last layer of its own
+    classes: number of labels; 0 for a model without labels
+    text_vocabulary, text_length: of tokenized captions; 0 for a model without
+    text_features: of caption embeddings, used in place of tokens; 0 for a model without
+    inputs: scalars that the objective gives besides the time (see `conditioning.Scalars`)
+    head: whether to make a second prediction, from a last layer of its own
     needs_jvp: the model will be differentiated in forward mode
     The other keywords are described in `tinygen.config.schema.MODELS`.
     """
@@ -100,7 +99,7 @@ class MicroDiT(Conditioned):
         self, *, shape: Sequence[int], classes: int, text_vocabulary: int, text_length: int, text_features: int, patch: int, width: int,
         depth: int, heads: int, mlp_ratio: float, mlp_multiple: int, mlp_ratio_first: float, attention_first: float, mask: float,
         mixer_depth: int, mixer_width: int, experts: int, capacity: float, positions: str, position_grid: int, text_depth: int,
-        text_width: int, adaln: str, qk_norm: bool, time_scale: float, told: Sequence[str], head: bool, precision: str, attention: str,
+        text_width: int, adaln: str, qk_norm: bool, time_scale: float, inputs: Sequence[str], head: bool, precision: str, attention: str,
         needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
@@ -111,7 +110,7 @@ class MicroDiT(Conditioned):
         self._check(shape, patch, width, heads, adaln)
         self._check_positions(positions, position_grid, width, heads)
         self._check_mixer(mixer_depth, mixer_width, mixer, width // heads)
-        ratios, counts = scaled(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
+        ratios, counts = block_sizes(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
         H, W, C = shape
@@ -137,7 +136,7 @@ class MicroDiT(Conditioned):
         self.modulation = shared(6 * width)
         self.blocks = nnx.List(
             [
-                # Every second block from the last but one on: the last is never a mixture.
+                # Every second block, counted back from the last but one: the last is never a mixture.
                 Block(
                     width, width, count, width // heads, hidden(width, ratio), experts=experts if (depth - index) % 2 == 0 else 0, **common
                 )
@@ -157,8 +156,8 @@ class MicroDiT(Conditioned):
         reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
-        self.told = tuple(told)
-        self.scalars = Scalars(told, width, time_scale, rngs=rngs) if told else None
+        self.inputs = tuple(inputs)
+        self.scalars = Scalars(inputs, width, time_scale, rngs=rngs) if inputs else None
         self.head = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs) if head else None
         self.head_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
@@ -173,11 +172,11 @@ class MicroDiT(Conditioned):
         rngs: nnx.Rngs | None = None,
     ) -> Output:
         """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B], `text` int32 [B, S] or `embed` [B, S, E] and `embed_mask`
-        bool [B, S] (or what `encode` makes of them), and `keep` bool [B], False for the model's null condition.
+        bool [B, S] (or what `encode` makes of them), and `keep` bool [B], False for the null condition.
 
-        rngs: where the choice of patches to drop comes from, in training; without, none is dropped
+        rngs: the stream `mask` chooses the patches to drop, in training; None = drop none
         """
-        h = span(t, r, self.told, "MicroDiT")
+        h = span(t, r, self.inputs, "MicroDiT")
         tokens = self.embed(layers.patchify(x, self.patch))
         angles = jnp.asarray(rope.angles(*self.grid, self.rotated, self.position_grid)) if self.rotated else None
         if angles is None:
@@ -189,52 +188,52 @@ class MicroDiT(Conditioned):
         c = jax.nn.silu(self.time(t) + self._condition(cond, B) + scalars)
         if self.project is not None:
             modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
-            tokens, _ = stack.through(self.mixer, (tokens, {}), c, modulation, caption, angles, remat=self.remat, scan=0)
+            tokens, _ = stack.apply(self.mixer, (tokens, {}), c, modulation, caption, angles, remat=self.remat, scan=0)
         kept = None if rngs is None or self.num == L else masking.choose(rngs.mask(), B, L, self.num)
         if kept is not None:
-            tokens, angles = kept.of(tokens), None if angles is None else angles[kept.order]
+            tokens, angles = kept.gather(tokens), None if angles is None else angles[kept.order]
         tokens = tokens if self.project is None else self.project(tokens)
         shared = None if self.modulation is None else self.modulation(c)
-        told = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
-        tokens, told = stack.through(self.blocks, (tokens, told), c, shared, caption, angles, remat=self.remat, scan=self.scan)
+        sums = {name: jnp.zeros(()) for name in mixture.STATS} if self.mixtures else {}
+        tokens, sums = stack.apply(self.blocks, (tokens, sums), c, shared, caption, angles, remat=self.remat, scan=self.scan)
         pred = self._predicted(tokens, c, kept, self.final_modulation, self.final)
         head = None
         if self.head is not None and self.head_modulation is not None:
             head = self._predicted(tokens, c, kept, self.head_modulation, self.head)
-        stats = {name: value / self.mixtures for name, value in told.items()}
+        stats = {name: value / self.mixtures for name, value in sums.items()}
         if kept is None:
             return Output(pred, head=head, stats=stats)
         weight = layers.unpatchify(jnp.repeat(kept.weight[..., None], self.patch**2, -1), (*self.shape[:2], 1), self.patch)
         return Output(pred, head=head, weight=weight * (L / self.num), stats=stats)
 
     def _predicted(self, tokens: jax.Array, c: jax.Array, kept: masking.Kept | None, modulation: Linear, final: Linear) -> jax.Array:
-        """[B, H, W, C] of the last block's tokens, zero where a patch was dropped."""
+        """The prediction [B, H, W, C] from the last block's tokens, zero where a patch was dropped."""
         shift, scale = jnp.split(modulation(c), 2, -1)
         patches = final(layers.modulate(layers.layer_norm(tokens), shift, scale))
-        return layers.unpatchify(patches if kept is None else kept.back(patches), self.shape, self.patch)
+        return layers.unpatchify(patches if kept is None else kept.scatter(patches), self.shape, self.patch)
 
     def encode(self, cond: Mapping[str, jax.Array], batch: int) -> Mapping[str, jax.Array]:
-        """The conditions with the captions read, which depends on neither x nor t: for a sample that takes many evaluations.
+        """The conditions with encoded captions, which do not depend on x or t: encode once, sample with many evaluations.
 
-        `caption` [B, S, C] and `caption_mask` bool [B, S] take its place.
+        `caption` [B, S, C] and `caption_mask` bool [B, S] replace the tokens or embeddings.
         """
         if self.text is None or "caption" in cond:
             return cond
         given = cond.get("text", cond.get("embed"))
-        there = cond.get("embed_mask")
-        caption, there = self.text.without(batch, 1) if given is None else self.text(given, cond.get("keep"), there)
+        mask = cond.get("embed_mask")
+        caption, mask = self.text.null_caption(batch, 1) if given is None else self.text(given, cond.get("keep"), mask)
         rest = {name: value for name, value in cond.items() if name not in ("text", "embed", "embed_mask")}
-        return {**rest, "caption": caption, "caption_mask": there}
+        return {**rest, "caption": caption, "caption_mask": mask}
 
     def _condition(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
-        """The pooled conditions [B, D]; zero for a model without any."""
+        """The pooled conditions [B, D]; zero for an unconditional model."""
         words = jnp.zeros(()) if self.caption is None else self.caption(pooled(cond["caption"], cond["caption_mask"]))
-        return words + self.labelled(cond, batch)
+        return words + self.label_embedding(cond, batch)
 
     @staticmethod
     def _check(shape: Sequence[int], patch: int, width: int, heads: int, adaln: str) -> None:
         if len(shape) != 3:
-            raise UserError(f"model microdit draws images [H, W, C], but the data's examples have shape {list(shape)}")
+            raise UserError(f"model microdit takes images [H, W, C], but the data's examples have shape {list(shape)}")
         if patch > min(shape[:2]):
             raise UserError(f"config.model.patch={patch} is larger than a side of the images, which are {shape[0]}x{shape[1]}")
         if width % heads or width // heads % 2:
@@ -250,8 +249,8 @@ class MicroDiT(Conditioned):
             raise unknown("config.model.positions", positions, POSITIONS)
         if positions == "rope" and width // heads % 4:
             raise UserError(
-                f"config.model.positions=rope turns pairs of features by rows and by columns, but the heads of config.model.heads={heads} "
-                f"have width / heads = {width // heads} features, no multiple of 4"
+                f"config.model.positions=rope rotates pairs of features by row and by column: width / heads must be a multiple of 4, "
+                f"but config.model.heads={heads} gives {width // heads}"
             )
         if grid < 0:
             raise UserError(f"config.model.position_grid={grid} must be 0 (as many rows of patches as there are) or positive")
@@ -263,22 +262,22 @@ class MicroDiT(Conditioned):
         if width % head_size or width % 4:
             raise UserError(f"config.model.mixer_width={width} must be a multiple of 4 and of a head's size, width / heads = {head_size}")
         if given and not depth:
-            raise UserError(f"config.model.mixer_width={given} is of no use without blocks: give config.model.mixer_depth")
+            raise UserError(f"config.model.mixer_width={given} has no effect without blocks: set config.model.mixer_depth")
 
     @staticmethod
     def _check_text(depth: int, width: int, head_size: int) -> None:
         if width and depth < 1:
-            raise UserError(f"config.model.text_depth={depth}: captions are read by one block at least")
+            raise UserError(f"config.model.text_depth={depth}: captions need at least one block")
         if width < 0 or width % head_size:
             raise UserError(f"config.model.text_width={width} must be a multiple of a head's size, width / heads = {head_size}")
 
 
-def scaled(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:
-    """(ratio of the feed-forward, attention heads) of each block: on straight lines from the first to the last (Mehta et al. 2024).
+def block_sizes(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:
+    """(feed-forward ratio, attention heads) of each block, interpolated linearly from the first to the last (Mehta et al. 2024).
 
-    ratio_first: of the first block; 0 = all have `ratio`
-    attention_first: share of the heads that the first block has
-    Raises UserError for what is none.
+    ratio_first: of the first block; 0 = `ratio` throughout
+    attention_first: share of the heads in the first block
+    Raises UserError for values out of range.
     """
     if not 0 <= ratio_first < math.inf:
         raise UserError(f"config.model.mlp_ratio_first={ratio_first} must be 0 (as mlp_ratio) or positive")

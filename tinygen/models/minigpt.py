@@ -1,7 +1,7 @@
-"""miniGPT: a decoder-only transformer over tokens (Radford et al. 2019), with today's parts to choose from.
+"""miniGPT: a decoder-only transformer over tokens (Radford et al. 2019), with a choice of modern components.
 
-Pre-norm blocks; positions that are learned and added (GPT-2) or turn queries and keys (RoPE); a feed-forward of GELU or SwiGLU; an
-output layer of its own or the embedding's transpose; keys and values shared by groups of heads. Every block is the identity at first.
+Pre-norm blocks; learned positions (GPT-2) or RoPE; a GELU or SwiGLU feed-forward; a separate or tied output layer; grouped-query
+attention. Every block is initially the identity.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ class Block(nnx.Module):
 
 
 class MiniGPT(nnx.Module):
-    """Tokens int32 [B, T] -> logits [B, T, V']: V' is the vocabulary padded to a multiple; what is past it has no probability.
+    """Tokens int32 [B, T] -> logits [B, T, V']: V' is the vocabulary padded to a multiple; padding has zero probability.
 
     length: tokens of the window
     vocabulary: number of tokens
@@ -95,7 +95,7 @@ class MiniGPT(nnx.Module):
     def __call__(
         self, tokens: jax.Array, *, segment: jax.Array | None = None, position: jax.Array | None = None, rngs: nnx.Rngs | None = None
     ) -> jax.Array:
-        """Logits [B, T, V'] of what comes after each token; arguments as for `features`."""
+        """Logits [B, T, V'] of the token after each; arguments as for `features`."""
         return self.unembed(self.features(tokens, segment=segment, position=position, rngs=rngs)[0])
 
     def features(
@@ -104,13 +104,13 @@ class MiniGPT(nnx.Module):
     ) -> tuple[jax.Array, tuple[Cache, ...] | None]:  # fmt: skip
         """tokens int32 [B, T] -> (h [B, T, D], the cache with these tokens).
 
-        segment: int32 [B, T]: tokens see their own segment alone; 0 is padding
-        position: int32 [B, T]; None = counted from the beginning of each segment. With a cache: from the beginning of the text, and what
-            is `length` or more before a token is not seen. Learned positions end at `length`.
-        rngs: where dropout's masks come from, in training; without, nothing is dropped
+        segment: int32 [B, T]: tokens attend to their own segment only; 0 is padding
+        position: int32 [B, T]; None = counted from the start of each segment. With a cache: from the start of the text; tokens `length` or
+            more positions back are not attended to. Learned positions end at `length`.
+        rngs: the stream `dropout`, in training; None = no dropout
         """
         if position is None:
-            position = counted(tokens.shape[1]) if segment is None else within(segment)
+            position = position_range(tokens.shape[1]) if segment is None else segment_positions(segment)
         position = jnp.broadcast_to(position, tokens.shape)
         x = self.tokens(tokens)
         if self.places is not None:
@@ -118,9 +118,9 @@ class MiniGPT(nnx.Module):
         key = rngs.dropout() if rngs is not None and self.dropout else None
         keys = (None, None) if key is None else tuple(jax.random.split(key))
         x = x if keys[0] is None else drop(x, self.dropout, keys[0])
-        angles = None if self.places is not None else rope.line(position, self.size)
+        angles = None if self.places is not None else rope.line_angles(position, self.size)
         if cache is None:
-            x, _, _ = stack.through(self.blocks, (x, None, keys[1]), segment, position, angles, remat=self.remat, scan=self.scan)
+            x, _, _ = stack.apply(self.blocks, (x, None, keys[1]), segment, position, angles, remat=self.remat, scan=self.scan)
             return self.norm(x), None
         grown: list[Any] = []
         for block, kept in zip(self.blocks, cache, strict=True):
@@ -129,10 +129,10 @@ class MiniGPT(nnx.Module):
         return self.norm(x), tuple(grown)
 
     def table(self, batch: int) -> jax.Array:
-        """What features are compared with: [V', D]; where devices split the `batch` into N parts, [N, V', D], one for each.
+        """The output embedding [V', D]; if devices shard the `batch` into N parts, [N, V', D], one copy per shard.
 
-        These sum up the gradients of their own tables alone, and each other's once. Of a table that all have in common they would
-        after every piece in which a loss compares it.
+        With a copy per shard, gradients are accumulated locally and reduced across devices once. A shared table would be reduced
+        after every chunk of the loss.
         """
         table, parts = (self.head or self.tokens).embedding[...], layers.batch_shards()
         if parts == 1 or batch % parts:
@@ -154,18 +154,18 @@ class MiniGPT(nnx.Module):
         return layers.pin(logits, "batch", *[None] * (h.ndim - 2), "tensor")
 
     def init_cache(self, batch: int) -> tuple[Cache, ...]:
-        """The cache of `batch` rows before their first token, of `length` tokens."""
+        """An empty cache for `batch` rows of up to `length` tokens."""
         dtype = jnp.bfloat16 if self.precision == "bfloat16_activations" else jnp.float32
-        return tuple(causal_attention.empty(batch, self.length, self.groups, self.size, dtype) for _ in self.blocks)
+        return tuple(causal_attention.empty_cache(batch, self.length, self.groups, self.size, dtype) for _ in self.blocks)
 
 
-def counted(length: int) -> jax.Array:
-    """Positions [1, length] from 0."""
+def position_range(length: int) -> jax.Array:
+    """Positions [1, length], from 0."""
     return jnp.arange(length, dtype=jnp.int32)[None]
 
 
-def within(segment: jax.Array) -> jax.Array:
-    """Positions int32 [B, T] from the beginning of each token's segment, whose tokens stand side by side."""
-    index = counted(segment.shape[1])
+def segment_positions(segment: jax.Array) -> jax.Array:
+    """Positions int32 [B, T] from the start of each token's segment. The tokens of a segment are contiguous."""
+    index = position_range(segment.shape[1])
     begins = jnp.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)

@@ -16,8 +16,8 @@ class MLP(nnx.Module):
     The other keywords are described in `tinygen.config.schema.MODELS`.
     """
 
-    # Hidden layers go in pairs: the first split by columns, the second by rows, so a pair takes one sum over `tensor`. The output
-    # layer stands whole: it is a vector or little more, and the pair before it has just been summed.
+    # Hidden layers are sharded in pairs, the first by columns and the second by rows, so that a pair needs one sum over `tensor`. The
+    # output layer is replicated: it is hardly more than a vector, and its input has just been summed.
     SHARDING = (
         (r"hidden/\d*[02468]/kernel$", (None, "tensor")),
         (r"hidden/\d*[02468]/bias$", ("tensor",)),
@@ -46,7 +46,7 @@ class MLP(nnx.Module):
         self.out = Linear(hidden, math.prod(target_shape), precision=precision, rngs=rngs)
 
     def __call__(self, x: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Predictions. rngs: where dropout's masks come from, in training; without, nothing is dropped."""
+        """Predictions. rngs: the stream `dropout`, in training; None = no dropout."""
         h = x.reshape(x.shape[0], -1)
         for index, layer in enumerate(self.hidden):
             h = pin(jax.nn.silu(layer(h)), "batch", None if index % 2 else "tensor")

@@ -1,13 +1,13 @@
-"""Softmax attention in three forms that agree, and the rule that chooses between them.
+"""Softmax attention in three equivalent implementations, and the rule that chooses between them.
 
-plain      all scores [B, N, L, S] at once, which the backward pass keeps
+plain      all scores [B, N, L, S] at once, kept for the backward pass
 blockwise  an online softmax over blocks of keys (Milakov & Gimelshein 2018, arXiv 1805.02867; Rabe & Staats 2021,
-           arXiv 2112.05682): memory grows with L + S instead of L·S, forward and backward (but for two numbers a query and
-           block of keys, 1/128 of the scores)
-cudnn      flash attention (Dao et al. 2022, arXiv 2205.14135) as cuDNN has it: NVIDIA GPUs, bfloat16, no forward mode
+           arXiv 2112.05682): memory grows with L + S instead of L·S, forward and backward (except for two numbers per query
+           and block of keys, 1/128 of the scores)
+cudnn      cuDNN's flash attention (Dao et al. 2022, arXiv 2205.14135): NVIDIA GPUs, bfloat16, no forward mode
 
-The first two are ordinary JAX, differentiable in both modes and in one through the other. On a TPU it is one of them
-too: JAX's experimental Pallas kernels are not used.
+The first two are ordinary JAX, differentiable in both modes and in one through the other. A TPU uses one of them too:
+JAX's experimental Pallas kernels are not used.
 """
 
 import functools
@@ -25,22 +25,22 @@ from tinygen.nn.matmul import narrow, product, wide
 from tinygen.nn.rope import rotate
 
 METHODS = ("auto", "plain", "blockwise", "cudnn")
-LARGEST_SCORES = 2**28  # bytes a layer and device, up to which auto takes plain
-BLOCK = 256  # keys that blockwise takes at once
-BANDS = 4  # of queries, taken one after another: a quarter is held at a time, and a causal mask saves 3/8 of the work
-SMALLEST_BAND = 64  # queries of a band of plain, which has bands where the mask is causal
-HEADS = ((0, 1), (0, 1))  # the dimensions that all products here have in common
-LOWEST = -1e30  # the score of a key that is not seen: finite, since the difference of two infinities is NaN
+LARGEST_SCORES = 2**28  # bytes per layer and device up to which auto chooses plain
+BLOCK = 256  # keys per block of blockwise
+BANDS = 4  # of queries, processed in turn: a quarter of the scores is held at a time, and a causal mask saves 3/8 of the work
+SMALLEST_BAND = 64  # queries per band of plain, which uses bands for a causal mask
+HEADS = ((0, 1), (0, 1))  # the batch dimensions of all products here
+LOWEST = -1e30  # the score of a masked key: finite, since the difference of two infinities is NaN
 
 Segments = tuple[jax.Array, jax.Array]
 
 
 class Attention(nnx.Module):
-    """Multi-head attention over all tokens, or over those of a context, whatever the heads' features together. Raises UserError for a
-    method that cannot work with such heads here.
+    """Multi-head self- or cross-attention; heads · head_size need not equal width. Raises UserError for a method that does not support
+    these heads on this machine.
 
     context: features of the context's tokens; 0 = self-attention
-    zero: begins without an effect, where no gate sees to that
+    zero: initialize the output layer to zero, for blocks without a gate
     """
 
     SHARDING = (
@@ -66,9 +66,8 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """x [B, L, D], context [B, S, C] -> [B, L, D].
 
-        mask: bool [B, S], which tokens are seen, of the context or else of x
-        angles: [L, K/2] or [B, L, K/2], of the positions of x, by which every head's queries and keys of K features are turned (see
-            `rope`); None = they have none
+        mask: bool [B, S], True for the tokens of the context (or of x) to attend to
+        angles: [L, K/2] or [B, L, K/2], by which the queries and keys of every head are rotated (see `rope`); None = no rotation
         """
         B, L, _ = x.shape
         x = narrow(x, precision=self.precision)
@@ -80,7 +79,7 @@ class Attention(nnx.Module):
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         segments = None if mask is None else (jnp.ones((B, L), jnp.int32), mask.astype(jnp.int32))
-        method = "auto" if segments is not None and self.method == "cudnn" else self.method  # which has no masks
+        method = "auto" if segments is not None and self.method == "cudnn" else self.method  # cudnn has no masks
         mixed = attention(q, k, v, segments=segments, precision=self.precision, method=method, needs_jvp=self.needs_jvp)
         return self.out(mixed.reshape(B, L, -1))
 
@@ -96,12 +95,12 @@ def attention(
     method: str = "auto",
     needs_jvp: bool = False,
 ) -> jax.Array:
-    """softmax(q·kᵀ/√K)·v a head, the softmax in float32: q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K].
+    """softmax(q·kᵀ/√K)·v per head, the softmax in float32: q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K].
 
-    causal: query i sees keys 0 to i
-    segments: int32 [B, L] of the queries and [B, S] of the keys; a query sees its own segment only. One that sees no key gives zeros
+    causal: query i attends to keys 0 to i
+    segments: int32 [B, L] of the queries and [B, S] of the keys; a query attends only to its own segment, and gives zeros without keys
     needs_jvp: the result will be differentiated in forward mode
-    Raises UserError for a method that cannot work here.
+    Raises UserError for a method that is not supported here.
     """
     B, L, N, K = q.shape
     S, mesh = k.shape[1], jax.sharding.get_abstract_mesh()
@@ -121,17 +120,17 @@ def attention(
 def choose(
     method: str, *, backend: str, precision: str, scores: int, head_size: int, segments: bool, needs_jvp: bool
 ) -> tuple[str, str]:  # fmt: skip
-    """(method, why in a few words): cuDNN's where it can serve, or else by the bytes that a device's `scores` of one layer take.
+    """(method, reason): cuDNN's where it is supported, else by the bytes of one layer's `scores` on a device.
 
-    Those are 4·B·N·L·S: 48 MiB for a batch of 64 in 12 heads with 128 tokens each, and 3 GiB with 1024. Plain keeps them for
-    the backward pass, of every layer; blockwise computes them a second time, which is a sixth more work.
+    Scores take 4·B·N·L·S bytes: 48 MiB for a batch of 64 in 12 heads with 128 tokens each, 3 GiB with 1024. Plain keeps those of
+    every layer for the backward pass; blockwise recomputes them, which is a sixth more work.
     """
     check(method, backend=backend, precision=precision, head_size=head_size, segments=segments, needs_jvp=needs_jvp)
     if method != "auto":
-        return method, "as config.attention says"
+        return method, "set by config.attention"
     obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
     if obstacle is None:
-        return "cudnn", "nothing is in its way"
+        return "cudnn", "supported here"
     without = f"not cudnn: {obstacle}; " if backend == "cuda" else ""
     if scores <= LARGEST_SCORES:
         return "plain", f"{without}scores take at most {LARGEST_SCORES // 2**20} MiB"
@@ -139,23 +138,23 @@ def choose(
 
 
 def check(method: str, *, backend: str, precision: str, head_size: int, segments: bool = False, needs_jvp: bool) -> None:
-    """Raises UserError for a method that there is not, or that cannot work."""
+    """Raises UserError for a method that is unknown or not supported here."""
     if method not in METHODS:
         raise unknown("config.attention", method, METHODS)
     obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
     if method == "cudnn" and obstacle is not None:
-        raise UserError(f"config.attention=cudnn cannot work: {obstacle}. Take auto, which knows what can")
+        raise UserError(f"config.attention=cudnn is not supported: {obstacle}. Use config.attention=auto")
 
 
 def cudnn_obstacle(backend: str, precision: str, head_size: int, segments: bool, needs_jvp: bool) -> str | None:
-    """Why cuDNN's flash attention cannot be taken, or None. Lengths and a causal mask are all the same to it."""
+    """Why cuDNN's flash attention cannot be used, or None. It supports any length and a causal mask."""
     if backend != "cuda":
         return f"it needs an NVIDIA GPU, and this is a {backend.upper()}" if backend != "rocm" else "it needs an NVIDIA GPU"
     if precision == "float32":
         return "it computes in bfloat16, and config.precision is float32"
     if needs_jvp:
-        return "it has no forward mode (JVP), which this objective takes"
-    if head_size % 8 or head_size > 128:  # Hopper and later take up to 256
+        return "it has no forward mode (JVP), which this objective needs"
+    if head_size % 8 or head_size > 128:  # Hopper and later support up to 256
         return f"heads of {head_size} features are not a multiple of 8 up to 128"
     if segments:  # they would be a bias [B, 1, L, S], with a gradient of that size
         return "it has no segments"
@@ -163,22 +162,22 @@ def cudnn_obstacle(backend: str, precision: str, head_size: int, segments: bool,
 
 
 def platform() -> str:
-    """cpu, tpu, cuda or rocm: what JAX computes on unless told otherwise. It calls both of the latter gpu."""
+    """JAX's default backend: cpu, tpu, cuda or rocm. JAX calls both of the latter gpu."""
     name = jax.default_backend()
     return name if name != "gpu" else "cuda" if "cuda" in get_backend().platform_version else "rocm"
 
 
 @functools.cache
 def announce(choice: str) -> None:
-    """Says once what was chosen, however often it is traced."""
+    """Logs a choice once, however often it is traced."""
     logging.info("attention: %s", choice)
 
 
 def seen(last: np.ndarray, index: jax.Array | np.ndarray, segments: Segments | None) -> jax.Array:
-    """Which query sees which key: [L, S], or with segments [B, 1, L, S].
+    """The mask of visible keys per query: [L, S], or [B, 1, L, S] with segments.
 
-    last: [L], the last key that each query may see
-    index: [S], where each key stands
+    last: [L], the last key visible to each query
+    index: [S], the position of each key
     """
     visible = jnp.asarray(index <= last[:, None])
     return visible if segments is None else visible & (segments[0][:, None, :, None] == segments[1][:, None, None, :])
@@ -195,7 +194,7 @@ def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segm
     height = max(SMALLEST_BAND, -(-L // BANDS)) if causal else L
 
     def band(start: int, stop: int) -> jax.Array:
-        reach = int(last[stop - 1]) + 1  # no later key is seen
+        reach = int(last[stop - 1]) + 1  # later keys are masked
         scores = wide(product(q[:, :, start:stop], k[:, :, :reach], ((3,), (3,)), HEADS, precision=precision))  # [B, N, band, reach]
         if not causal and segments is None:
             weights = jax.nn.softmax(scores, -1)
@@ -203,15 +202,15 @@ def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segm
             own = None if segments is None else (segments[0][:, start:stop], segments[1][:, :reach])
             visible = seen(last[start:stop], np.arange(reach), own)
             weights = jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
-        # The weights are divided, and not the values after the product, which would be less work: their gradient is the difference of
-        # two things that values in common make large, and from one and the same rounded product their errors cancel.
+        # Normalize the weights, not the mixed values (which would be less work): the weights' gradient is a difference of two terms
+        # that a common offset of the values makes large, and rounding errors cancel only if both come from the same product.
         return product(weights, v[:, :, :reach], ((3,), (2,)), HEADS, precision=precision)
 
     return jnp.concatenate([band(start, min(start + height, L)) for start in range(0, L, height)], 2)
 
 
 def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
-    """As `plain`, a band of queries and a block of keys at a time."""
+    """Like `plain`, one band of queries and one block of keys at a time."""
     L, S = q.shape[2], k.shape[2]
     size = min(BLOCK, S)
     blocks = -(-S // size)
@@ -229,13 +228,13 @@ def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: 
         rows, reach = q[:, :, start:stop], last[start:stop]
         own = None if segments is None else segments[0][:, start:stop]
 
-        # What it returns is all that is kept of it: the backward pass computes its scores again.
+        # Only the results are kept: the backward pass recomputes the scores.
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def block(top: jax.Array, k: jax.Array, v: jax.Array, index: jax.Array, segment: jax.Array | None) -> tuple[jax.Array, ...]:
             scores = wide(product(rows, k, ((3,), (3,)), HEADS, precision=precision))  # [B, N, band, size]
             visible = seen(reach, index, None if own is None or segment is None else (own, segment))
             scores = jnp.where(visible, scores, LOWEST)
-            # The result does not depend on what is subtracted, so nor does the gradient.
+            # The result does not depend on the maximum that is subtracted, so neither does the gradient.
             top = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(scores, -1)))
             weights = jnp.where(visible, jnp.exp(scores - top[..., None]), 0.0)
             return product(weights, v, ((3,), (2,)), HEADS, precision=precision), jnp.sum(weights, -1), top
@@ -247,7 +246,7 @@ def blockwise(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: 
             return (value * fade[..., None] + more_value, total * fade + more, new_top), None
 
         zero = jnp.zeros(rows.shape, wide(rows).dtype)
-        needed = int(reach[-1]) // size + 1  # no later block holds a key that is seen
+        needed = int(reach[-1]) // size + 1  # later blocks are masked
         first = (zero, zero[..., 0], zero[..., 0] + LOWEST)
         (value, total, _), _ = jax.lax.scan(step, first, jax.tree.map(lambda x: x[:needed], keys))
         return value / jnp.where(total == 0, 1.0, total)[..., None]

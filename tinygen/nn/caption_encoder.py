@@ -1,6 +1,6 @@
-"""A small transformer that reads captions: what image models are told by words. It is trained with the model that it serves.
+"""A small transformer that encodes captions for an image model and is trained with it.
 
-It reads tokens, or what a text encoder that was trained elsewhere, CLIP or T5, has made of them.
+Its input is tokens, or the embeddings of a pretrained text encoder (CLIP, T5).
 """
 
 import jax
@@ -12,7 +12,7 @@ from tinygen.nn.layers import Embedding, Linear, RMSNorm, SwiGLU, pin
 
 
 class TextBlock(nnx.Module):
-    """x += attention(norm x); x += feed-forward(norm x): all tokens see all that are there."""
+    """x += attention(norm x); x += feed-forward(norm x): every token attends to all tokens that are not padding."""
 
     def __init__(
         self, width: int, heads: int, hidden: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs
@@ -23,18 +23,17 @@ class TextBlock(nnx.Module):
         self.feed_forward = SwiGLU(width, hidden, precision=precision, rngs=rngs)
         self.attention_norm, self.feed_forward_norm = RMSNorm(width), RMSNorm(width)
 
-    def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:  # [B, S, D], bool [B, S] -> [B, S, D]
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:  # [B, S, D], bool [B, S] -> [B, S, D]
         x = pin(x, "batch", ...)
-        x = x + self.attention(self.attention_norm(x), mask=there)
+        x = x + self.attention(self.attention_norm(x), mask=mask)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class TextEncoder(nnx.Module):
     """Tokens int32 [B, S], 0 for padding, or embeddings [B, S, features] -> (features [B, S, D], bool [B, S] where there is a token).
 
-    Embeddings get no positions of ours: their encoder has put its own in.
-    Padding changes nothing of the others' features. Where an example is to go without its caption, or has none, its one token is the
-    learned null.
+    Embeddings get no positions, since their encoder has added its own. Padding does not affect the other tokens' features.
+    An example whose caption is dropped or missing has a single token, the learned null.
     """
 
     SHARDING = (*Attention.SHARDING, *SwiGLU.SHARDING)
@@ -43,7 +42,7 @@ class TextEncoder(nnx.Module):
         self, *, vocabulary: int, length: int, features: int, width: int, depth: int, heads: int, hidden: int, qk_norm: bool,
         precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        """features: of an embedding; 0 = it reads tokens"""
+        """features: of an embedding; 0 = the input is tokens"""
         self.project = Linear(features, width, precision=precision, rngs=rngs) if features else None
         self.embedding = None if features else Embedding(vocabulary, width, rngs=rngs)
         self.positions = None if features else Embedding(length, width, rngs=rngs)
@@ -56,32 +55,32 @@ class TextEncoder(nnx.Module):
             ]
         )  # fmt: skip
         self.norm = RMSNorm(width)
-        self.null = nnx.Param(jax.random.normal(rngs.params(), (width,)))  # of the size of what the norm gives
+        self.null = nnx.Param(jax.random.normal(rngs.params(), (width,)))  # on the scale of the norm's output
 
     def __call__(
-        self, given: jax.Array, keep: jax.Array | None = None, there: jax.Array | None = None
+        self, given: jax.Array, keep: jax.Array | None = None, mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-        """given: tokens, or embeddings and bool [B, S], where `there` are some; keep: bool [B], False for the null"""
+        """given: tokens, or embeddings with `mask` bool [B, S], False for padding; keep: bool [B], False for the null"""
         if self.project is not None:
-            assert there is not None
+            assert mask is not None
             x = self.project(given)
         else:
             assert self.embedding is not None
             assert self.positions is not None
-            there = given > 0
+            mask = given > 0
             x = self.embedding(given) + self.positions(jnp.arange(given.shape[1]))
         for block in self.blocks:
-            x = block(x, there)
-        told = jnp.any(there, 1) if keep is None else jnp.any(there, 1) & keep
-        null, alone = self.without(*there.shape)
-        return jnp.where(told[:, None, None], self.norm(x), null), jnp.where(told[:, None], there, alone)
+            x = block(x, mask)
+        present = jnp.any(mask, 1) if keep is None else jnp.any(mask, 1) & keep
+        null, alone = self.null_caption(*mask.shape)
+        return jnp.where(present[:, None, None], self.norm(x), null), jnp.where(present[:, None], mask, alone)
 
-    def without(self, batch: int, length: int) -> tuple[jax.Array, jax.Array]:
-        """The same for examples without a caption: the null and nothing else."""
+    def null_caption(self, batch: int, length: int) -> tuple[jax.Array, jax.Array]:
+        """The output for examples without a caption: the null alone."""
         null = jnp.broadcast_to(self.null[...], (batch, length, self.null.shape[0]))
         return null, jnp.broadcast_to(jnp.arange(length) == 0, (batch, length))
 
 
-def pooled(features: jax.Array, there: jax.Array) -> jax.Array:
-    """[B, S, D] -> [B, D], the mean over the tokens that are there."""
-    return jnp.sum(features * there[..., None], 1) / jnp.maximum(jnp.sum(there, 1, keepdims=True), 1)
+def pooled(features: jax.Array, mask: jax.Array) -> jax.Array:
+    """[B, S, D] -> [B, D], the mean over the tokens that are not padding."""
+    return jnp.sum(features * mask[..., None], 1) / jnp.maximum(jnp.sum(mask, 1, keepdims=True), 1)

@@ -1,4 +1,4 @@
-"""Causal self-attention of a language model: over a whole window, or a few tokens at a time with the keys of those before them."""
+"""Causal self-attention of a language model, over a whole window or incrementally with a cache of keys and values."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from tinygen.nn.layers import Linear, RMSNorm, pin
 from tinygen.nn.matmul import narrow, product, wide
 from tinygen.nn.rope import rotate
 
-NOWHERE = -1  # the position of a place in a cache that holds nothing
+NOWHERE = -1  # the position of an empty cache slot
 
 
 class Cache(NamedTuple):
-    """What attention keeps of the tokens so far, of each row the newest W: token p is at place p mod W.
+    """Keys and values of the newest W tokens of each row: token p is in slot p mod W.
 
-    key, value: [B, W, N', K], keys turned by their positions already
-    position: int32 [B, W], NOWHERE where there is no token yet
+    key, value: [B, W, N', K], keys already rotated by their positions
+    position: int32 [B, W], NOWHERE for an empty slot
     """
 
     key: jax.Array
@@ -27,9 +27,9 @@ class Cache(NamedTuple):
 
 
 class CausalAttention(nnx.Module):
-    """Token i sees tokens 0 to i of its segment; with a cache, those of the last `window` positions.
+    """Token i attends to tokens 0 to i of its segment; with a cache, to those of the last `window` positions.
 
-    kv_heads: heads of keys and values, each shared by heads / kv_heads of the queries (Ainslie et al. 2023); divides heads
+    kv_heads: key and value heads, each shared by heads / kv_heads query heads (Ainslie et al. 2023); divides heads
     """
 
     SHARDING = Attention.SHARDING
@@ -51,7 +51,7 @@ class CausalAttention(nnx.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """x [B, T, D] -> ([B, T, D], the cache with these tokens).
 
-        segment: int32 [B, T], 0 = padding, or None where all is one; position: int32 [B, T]; angles: [B, T, K/2], or None
+        segment: int32 [B, T], 0 = padding, or None for a single segment; position: int32 [B, T]; angles: [B, T, K/2], or None
         """
         B, T, _ = x.shape
         x = narrow(x, precision=self.precision)
@@ -72,12 +72,14 @@ class CausalAttention(nnx.Module):
     def _cached(
         self, q: jax.Array, k: jax.Array, v: jax.Array, there: jax.Array, position: jax.Array, cache: Cache
     ) -> tuple[jax.Array, Cache]:
-        """([B, T, N·K], the cache with these tokens). One token is written first, over one that nobody sees any more; of several the
-        later ones would be written over what the earlier ones see, so these look at the old cache and at each other.
+        """([B, T, N·K], the cache with these tokens).
+
+        A single token is written first, over one that is out of every window. Several tokens attend to the old cache and to each
+        other, since writing the later ones would overwrite what the earlier ones attend to.
         """
-        written = written_to(cache, k, v, there, position)
+        written = write(cache, k, v, there, position)
         at = jnp.where(there, position, NOWHERE)
-        both = [jnp.concatenate(pair, 1) for pair in zip(cache, (k, v, at), strict=True)]  # costs nothing where it is not used
+        both = [jnp.concatenate(pair, 1) for pair in zip(cache, (k, v, at), strict=True)]  # XLA removes it if unused
         seen = written if q.shape[1] == 1 else Cache(*both)
         window = cache.position.shape[1]
         reach, place = at[:, :, None], seen.position[:, None, :]  # [B, T, 1], [B, 1, S]
@@ -98,8 +100,8 @@ class CausalAttention(nnx.Module):
         return jnp.swapaxes(mixed.reshape(B, groups, T, -1, K), 1, 2).reshape(B, T, N * K)
 
 
-def written_to(cache: Cache, k: jax.Array, v: jax.Array, there: jax.Array, position: jax.Array) -> Cache:
-    """The cache with the tokens that are `there`, of a row at most the newest W: the places of a row's writes are all different."""
+def write(cache: Cache, k: jax.Array, v: jax.Array, there: jax.Array, position: jax.Array) -> Cache:
+    """The cache with those tokens that are `there`, at most the newest W per row, so that no slot is written twice."""
     window = cache.position.shape[1]
     last = jnp.max(jnp.where(there, position, NOWHERE), 1, keepdims=True)
     kept = there & (position > last - window)
@@ -109,7 +111,7 @@ def written_to(cache: Cache, k: jax.Array, v: jax.Array, there: jax.Array, posit
     return Cache(*(old.at[row, place].set(each.astype(old.dtype), mode="drop") for old, each in zip(cache, new, strict=True)))
 
 
-def empty(batch: int, window: int, heads: int, size: int, dtype: jnp.dtype) -> Cache:
-    """A cache that holds nothing yet."""
+def empty_cache(batch: int, window: int, heads: int, size: int, dtype: jnp.dtype) -> Cache:
+    """A cache without tokens."""
     nothing = jnp.zeros((batch, window, heads, size), dtype)
     return Cache(nothing, nothing, jnp.full((batch, window), NOWHERE, jnp.int32))

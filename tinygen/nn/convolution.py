@@ -1,4 +1,4 @@
-"""Convolutions of images [B, H, W, C], and the norm between them that knows no batch."""
+"""Convolution of images [B, H, W, C] and group norm, which is independent of the batch."""
 
 import math
 
@@ -13,8 +13,8 @@ from tinygen.nn.matmul import wide
 class Convolution(nnx.Module):
     """[B, H, W, C] -> [B, ⌈H / stride⌉, ⌈W / stride⌉, C'], padded with zeros; He normal (He et al. 2015).
 
-    Only the batch is split, whatever the kernel's partition: where data, fsdp and tensor all split something, XLA's partitioner gives
-    convolutions of split features wrong sums without a word (seen in JAX 0.10 on a mesh of 2x2x2).
+    Only the batch is sharded, whatever the kernel's sharding: with data, fsdp and tensor axes all in use, XLA's partitioner silently
+    computes wrong sums for convolutions of sharded features (seen in JAX 0.10 on a 2x2x2 mesh).
     """
 
     def __init__(self, inputs: int, outputs: int, *, side: int = 3, stride: int = 1, precision: str, rngs: nnx.Rngs):
@@ -30,8 +30,10 @@ class Convolution(nnx.Module):
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, *, precision: str) -> jax.Array:
-    """x [B, H, W, C] with kernel [h, w, C, C'], padded to ⌈H / stride⌉ x ⌈W / stride⌉, as all of a model's products are: "float32"
-    exactly, or else of operands rounded to bfloat16. The result is rounded too then: JAX differentiates none that is wider.
+    """x [B, H, W, C] with kernel [h, w, C, C'], padded to ⌈H / stride⌉ x ⌈W / stride⌉.
+
+    precision: "float32" is exact; otherwise operands are rounded to bfloat16, and so is the result, since JAX cannot differentiate a
+        convolution whose result is wider than its operands
     """
     dtype = jnp.float32 if precision == "float32" else jnp.bfloat16
     y = jax.lax.conv_general_dilated(

@@ -1,9 +1,9 @@
-"""Depthwise convolution: each feature with a kernel of its own, in one dimension [B, L, C] or two [B, H, W, C].
+"""Depthwise convolution: one kernel per feature, in one dimension [B, L, C] or two [B, H, W, C].
 
-convolution  XLA's grouped one, which GPUs and TPUs have
-products     a product a feature with the banded matrix that its kernel is (Toeplitz), tile by tile: for backends without grouped
-             convolution, or with a poor one. On a CPU it is 10 to 40 times as fast, forward and backward, since a tile's matrix costs
-             little beside a ConvNeXt block's own products.
+convolution  XLA's grouped convolution, for GPUs and TPUs
+products     one product per feature with its kernel as a banded (Toeplitz) matrix, tile by tile: for backends whose grouped convolution
+             is slow or missing. On a CPU it is 10 to 40 times as fast, forward and backward, since a tile's matrix costs little
+             beside a ConvNeXt block's own products.
 """
 
 import functools
@@ -19,11 +19,11 @@ from tinygen.nn.layers import pin
 from tinygen.nn.matmul import product, wide
 
 METHODS = ("auto", "convolution", "products")
-TILE = {1: 64, 2: 16}  # places a side that one matrix takes, by the number of dimensions
+TILE = {1: 64, 2: 16}  # positions per side of a tile, by the number of dimensions
 
 
 class Depthwise(nnx.Module):
-    """[B, *places, C] -> the same shape, padded with zeros; N(0, 1 / taps). Raises UserError for a method that there is not.
+    """[B, *places, C] -> the same shape, padded with zeros; N(0, 1 / taps). Raises UserError for an unknown method.
 
     dims: 1 or 2, of `places`
     side: of the kernel, odd
@@ -40,7 +40,7 @@ class Depthwise(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         whole = [None] * (x.ndim - 1)
-        kernel = pin(self.kernel[...], *[None] * self.kernel[...].ndim)  # as `convolution.Convolution` has it
+        kernel = pin(self.kernel[...], *[None] * self.kernel[...].ndim)  # see `convolution.Convolution`
         function = by_convolution if self.method == "convolution" else by_products
         return pin(function(pin(x, "batch", *whole), kernel, precision=self.precision) + self.bias[...], "batch", *whole)
 
@@ -63,7 +63,7 @@ def by_convolution(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Ar
 
 
 def by_products(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array:
-    """The same: places are cut into tiles, of which each needs its neighbours' margins; all tiles share a feature's matrix."""
+    """The same result. Places are split into tiles with overlapping margins; all tiles share a feature's matrix."""
     B, *places, C = x.shape
     side = kernel.shape[0]
     counts = [-(-size // TILE[len(places)]) for size in places]  # tiles along each dimension
@@ -76,7 +76,7 @@ def by_products(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array
             padding[axis] = (margin, margin + size * count - x.shape[axis])
             x = jnp.pad(x, padding)
             tiles = [jax.lax.slice_in_dim(x, size * index, size * (index + 1) + 2 * margin, axis=axis) for index in range(count)]
-            x = jnp.concatenate(tiles)  # tile by tile, before the batch
+            x = jnp.concatenate(tiles)  # tiles join the batch axis, outermost
     y = product(jnp.moveaxis(x.reshape(len(x), -1, C), 2, 0), matrix, ((2,), (1,)), ((0,), (0,)), precision=precision)
     y = jnp.moveaxis(y, 0, 2).reshape(len(x), *sizes, C)
     for axis, count in reversed(list(enumerate(counts, 1))):
@@ -87,7 +87,7 @@ def by_products(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array
 
 
 def _matrix(kernel: jax.Array, sizes: tuple[int, ...], margins: tuple[int, ...]) -> jax.Array:
-    """[C, Π(size + 2 margin), Π size]: what each place of a tile gets from each place with its margin. One dimension after another."""
+    """[C, Π(size + 2 margin), Π size]: the weight of each input place in each output place of a tile. Built one dimension at a time."""
     side, C = kernel.shape[0], kernel.shape[-1]
     result = jnp.moveaxis(kernel, -1, 0)  # [C, side, ...]
     ins, outs = [], []
@@ -95,7 +95,7 @@ def _matrix(kernel: jax.Array, sizes: tuple[int, ...], margins: tuple[int, ...])
         rest = result.shape[2:]
         flat = jnp.moveaxis(result, 1, -1).reshape(-1, side)
         band = product(flat, jnp.asarray(_band(side, size, margin), flat.dtype), ((1,), (0,)), precision="float32")
-        result = band.reshape(C, *rest, -1)  # the next dimension's taps come first now
+        result = band.reshape(C, *rest, -1)  # the next dimension's taps now come first
         ins.append(size + 2 * margin)
         outs.append(size)
     result = result.reshape(C, *[each for pair in zip(ins, outs, strict=True) for each in pair])
@@ -105,6 +105,6 @@ def _matrix(kernel: jax.Array, sizes: tuple[int, ...], margins: tuple[int, ...])
 
 @functools.cache
 def _band(side: int, size: int, margin: int) -> np.ndarray:
-    """[side, (size + 2 margin) · size] of ones: which tap leads from which place in to which place out."""
+    """[side, (size + 2 margin) · size] of zeros and ones: which tap connects which input place to which output place."""
     tap, into, out = np.ogrid[:side, : size + 2 * margin, :size]
     return (into - margin - out + side // 2 == tap).reshape(side, -1).astype(np.float32)

@@ -15,7 +15,7 @@ STATS = ("routing_entropy", "routing_served", "routing_least")
 
 
 class Linears(nnx.Module):
-    """An expert each: [E, M, inputs] -> [E, M, outputs]."""
+    """One linear layer per expert: [E, M, inputs] -> [E, M, outputs]."""
 
     def __init__(self, experts: int, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs):
         self.kernel = nnx.Param(jnp.stack([xavier_uniform(rngs.params(), inputs, outputs) for _ in range(experts)]))
@@ -28,13 +28,13 @@ class Linears(nnx.Module):
 
 
 class Experts(nnx.Module):
-    """out_t = Σ_e P[t, e]·SwiGLU_e(x_t) over the experts that have chosen token t; of none it is 0.
+    """out_t = Σ_e P[t, e]·SwiGLU_e(x_t) over the experts that have chosen token t; 0 if there are none.
 
-    P is the softmax over experts of x·router. Expert e takes the k tokens of an example with the largest P[., e]: each expert has as
-    much to do as any other, without a loss that would see to it, and examples do not depend on each other.
+    P is the softmax over experts of x·router. Expert e takes the k tokens of an example with the largest P[., e]. The load is balanced
+    without an auxiliary loss, and examples do not depend on each other.
 
-    experts: their number, E
-    capacity: experts a token has on average: k = ⌊capacity · L / E⌋, at least 1 and at most L
+    experts: number of experts, E
+    capacity: mean experts per token: k = ⌊capacity · L / E⌋, at least 1 and at most L
     """
 
     SHARDING = ((r"experts/(gate|up|down)/(kernel|bias)$", ("tensor",)),)
@@ -49,9 +49,9 @@ class Experts(nnx.Module):
     def __call__(self, x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         """[B, L, D] -> ([B, L, D], STATS).
 
-        routing_entropy: of P, of ln E: 1 where the router does not care, 0 where each token has its expert
-        routing_served: share of the tokens that some expert has chosen
-        routing_least: mean P of the expert that has least, of 1/E: 0 for one that is dead
+        routing_entropy: entropy of P over ln E: 1 for a uniform router, 0 where each token has one expert
+        routing_served: share of the tokens chosen by at least one expert
+        routing_least: the smallest mean P of any expert, times E: 0 for a dead expert
         """
         B, L, D = x.shape
         E = self.router.shape[-1]
@@ -59,17 +59,17 @@ class Experts(nnx.Module):
         taken = jnp.take_along_axis(x[:, None], index[..., None], 2)  # [B, E, k, D]
         given = self._apply(jnp.swapaxes(taken, 0, 1).reshape(E, -1, D)).reshape(E, B, -1, D)
         weighted = share[..., None] * jnp.swapaxes(given, 0, 1)
-        out = jax.vmap(lambda index, rows: jnp.zeros((L, D), rows.dtype).at[index].add(rows))(index, weighted)  # an example at a time
+        out = jax.vmap(lambda index, rows: jnp.zeros((L, D), rows.dtype).at[index].add(rows))(index, weighted)  # per example
         return pin(out, "batch", ...), self._stats(P, index)
 
     def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(P [B, L, E], each expert's largest P [B, E, k], of which tokens they are: int32 [B, E, k]).
+        """(P [B, L, E], each expert's largest P [B, E, k], the tokens they belong to: int32 [B, E, k]).
 
-        Tokens are ranked by ln(P / (1 - P)), which orders them as P does and has no ties where P in float32 is 0 or 1.
+        Tokens are ranked by ln(P / (1 - P)): the same order as P, without ties where P in float32 is 0 or 1.
         """
         B, L, D = x.shape
         E = self.router.shape[-1]
-        # In float32 always: rounded scores would tie, and then the token's place would decide.
+        # Always in float32: rounded scores would tie, and ties are broken by position.
         rows = pin(x, "batch", ...).reshape(-1, D)
         scores = product(rows, self.router[...], ((1,), (0,)), precision="float32").reshape(B, L, E)
         P = jax.nn.softmax(scores, -1)
@@ -103,13 +103,13 @@ def num_taken(tokens: int, experts: int, capacity: float) -> int:
 
 
 def check(experts: int, capacity: float, tokens: int) -> None:
-    """Raises UserError for experts that cannot be, or that have no token to choose among so few."""
+    """Raises UserError for an invalid number or capacity, and where an expert would get less than one token."""
     if experts < 0:
         raise UserError(f"config.model.experts={experts} must be 0 (none) or positive")
     if experts and not 0 < capacity <= experts:
         raise UserError(f"config.model.capacity={capacity} must lie above 0 and at most at config.model.experts={experts}")
     if experts and capacity * tokens + ROUNDING < experts:
         raise UserError(
-            f"config.model.capacity={capacity} gives {experts} experts less than a token each of the {tokens} that an image has in "
-            "training: raise it, or lower config.model.experts, config.model.mask or config.model.patch"
+            f"config.model.capacity={capacity} gives {experts} experts less than one token each of an image's {tokens} in training: "
+            "raise it, or lower config.model.experts, config.model.mask or config.model.patch"
         )

@@ -1,7 +1,7 @@
-"""Floating-point operations of a traced function: those of its matrix products and convolutions, a multiply-add as two.
+"""Floating-point operations of a traced function: its matrix products and convolutions, a multiply-add counted as two.
 
-Counted on the jaxpr, as papers count them. XLA's own cost analysis sees neither the products that a GPU's libraries take
-over nor how often a loop runs. What config.remat has computed again is counted again: it is done.
+Counted on the jaxpr, as in papers. XLA's cost analysis misses the products that a GPU's libraries compute and the number of
+iterations of a loop. What config.remat recomputes is counted again.
 """
 
 import collections
@@ -38,8 +38,8 @@ def products(function: Callable[..., Any], *arguments: Any) -> Products:
 def products_of(traced: core.ClosedJaxpr) -> Products:
     """The products of a traced function, over all devices together.
 
-    A convolution is the product of its patches with its kernel. Of a condition's branches the dearest counts; of a
-    `while_loop`, whose length nobody knows, one turn.
+    A convolution is the product of its patches with its kernel. A `cond` counts as its most expensive branch; a `while_loop`, whose
+    length is unknown, as one iteration.
     """
     return _products(traced.jaxpr)
 
@@ -76,14 +76,14 @@ def _of_dot(equation: core.JaxprEqn) -> Product:
 
 
 def _of_rounded(equation: core.JaxprEqn) -> Product:
-    """tinygen.nn.matmul' own."""
+    """The primitive of `tinygen.nn.matmul`."""
     *batch, rows, columns = _shape(equation.outvars[0])
     left = _shape(equation.invars[0])
     return Product(math.prod(batch), rows, math.prod(left[-2:]) // rows, columns)
 
 
 def _of_convolution(equation: core.JaxprEqn) -> Product:
-    """Groups are products of their own."""
+    """Each group is a separate product."""
     kernel, out, numbers = _shape(equation.invars[1]), _shape(equation.outvars[0]), equation.params["dimension_numbers"]
     groups = equation.params["feature_group_count"] * equation.params["batch_group_count"]
     columns = kernel[numbers.rhs_spec[0]]
@@ -95,7 +95,7 @@ def _shape(variable: Any) -> tuple[int, ...]:
 
 
 def _jaxprs(parameters: Any) -> Iterator[core.Jaxpr]:
-    """The programs among an equation's parameters: of a jit, a scan, a condition's branches."""
+    """The jaxprs among an equation's parameters: of a jit, a scan, the branches of a cond."""
     for value in parameters.values():
         for each in value if isinstance(value, tuple | list) else [value]:
             if isinstance(each, core.ClosedJaxpr):

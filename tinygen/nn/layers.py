@@ -1,6 +1,6 @@
-"""The parts that models are made of.
+"""Layers shared by the models.
 
-Shape letters, in the whole project: B batch, T frames or tokens of a sequence, H W height and width, C channels,
+Shape letters throughout the project: B batch, T frames or tokens of a sequence, H W height and width, C channels,
 L tokens, D features, N heads, E experts, F hidden features of a feed-forward layer.
 """
 
@@ -18,18 +18,18 @@ from tinygen.nn.matmul import narrow, product, wide
 
 
 class Buffer(nnx.Variable):
-    """A variable that is not trained: statistics of a codebook, a frozen network."""
+    """A variable that is not trained, such as the statistics of a codebook or a frozen network."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a denoiser returns.
+    """The output of a denoiser.
 
     pred: the prediction, of the input's shape
     head: a second prediction of the same shape, or None
-    weight: broadcasts against pred; 0 where the model gave no prediction (a dropped patch), and elsewhere such that its expectation over
-        the model's random choices is 1 in every place, so that a mean weighted by it is unbiased. None means 1 everywhere
+    weight: broadcasts against pred; 0 where there is no prediction (a dropped patch). Its expectation over the model's random choices is
+        1 everywhere, so a mean weighted by it is unbiased. None means 1 everywhere
     stats: scalars that the objective copies into its metrics
     """
 
@@ -40,10 +40,10 @@ class Output:
 
 
 def pin(x: jax.Array, *names: Any) -> jax.Array:
-    """Constrains `x` to a partition over mesh axes by name, one a dimension; a no-op without a mesh.
+    """Constrains the sharding of `x` to mesh axes by name, one per dimension; a no-op without a mesh.
 
-    names: "batch" stands for the axes that split the batch, None for whole; `...` at the end leaves the other dimensions to XLA,
-        and without it they are whole
+    names: "batch" stands for the axes that shard the batch, None for replicated; a trailing `...` leaves the remaining dimensions to
+        XLA, and without it they are replicated
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -55,7 +55,7 @@ def pin(x: jax.Array, *names: Any) -> jax.Array:
 
 
 def batch_shards() -> int:
-    """The number of parts into which the devices split a batch; 1 without a mesh."""
+    """The number of shards of a batch; 1 without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else mesh.shape["data"] * mesh.shape["fsdp"]
 
@@ -67,12 +67,11 @@ def xavier_uniform(key: jax.Array, fan_in: int, fan_out: int) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """y = x · kernel + bias: [..., inputs] -> [..., outputs], Xavier uniform or, where `zero`, from zero.
+    """y = x · kernel + bias: [..., inputs] -> [..., outputs], initialized Xavier uniform, or to zero with `zero`.
 
-    The product is one of matrices: with several leading axes XLA's CPU backend takes almost twice as long over the
-    kernel's gradient. Each kernel is one matrix too (queries, keys and values apart), so a partition of its columns
-    is a partition of heads or hidden features. Input and output stay split over the batch: or else XLA, given a kernel that
-    fsdp splits and few rows, moves the rows to the kernel's parts and back.
+    Leading axes are merged: with several, XLA's CPU backend takes almost twice as long for the kernel's gradient. Queries, keys and
+    values have separate kernels, so sharding the columns shards heads or hidden features. Input and output stay sharded over the
+    batch: otherwise XLA, given a kernel sharded by fsdp and few rows, moves the rows to the kernel's shards and back.
     """
 
     def __init__(self, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
@@ -108,14 +107,14 @@ class RMSNorm(nnx.Module):
 
 
 def layer_norm(x: jax.Array) -> jax.Array:
-    """Zero mean and unit variance over the last axis, in float32, without parameters: adaptive layer norm brings its own."""
+    """Zero mean and unit variance over the last axis, in float32, without parameters: adaptive layer norm has its own."""
     x = wide(x)
     centred = x - jnp.mean(x, -1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + 1e-6)
 
 
 class LayerNorm(nnx.Module):
-    """`layer_norm` with a scale a feature, and no bias."""
+    """`layer_norm` with a scale per feature and no bias."""
 
     def __init__(self, width: int):
         self.scale = nnx.Param(jnp.ones(width))
@@ -125,12 +124,12 @@ class LayerNorm(nnx.Module):
 
 
 def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
-    """x [B, L, D] scaled and shifted by [B, D], an example (Peebles & Xie 2023)."""
+    """x [B, L, D] scaled and shifted by [B, D], per example (Peebles & Xie 2023)."""
     return x * (1.0 + scale[:, None]) + shift[:, None]
 
 
 class SwiGLU(nnx.Module):
-    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020). zero: it begins without an effect"""
+    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020). zero: initialize the output layer to zero"""
 
     SHARDING = (
         (r"(gate|up)/kernel$", (None, "tensor")),
@@ -151,7 +150,7 @@ class SwiGLU(nnx.Module):
 
 
 class GELU(nnx.Module):
-    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016). zero: it begins without an effect"""
+    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016). zero: initialize the output layer to zero"""
 
     def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
         self.precision = precision
@@ -164,7 +163,7 @@ class GELU(nnx.Module):
 
 
 def swiglu_hidden(width: int, ratio: float, multiple: int) -> int:
-    """Hidden features that give SwiGLU the parameters of a plain layer of `ratio` x `width`: two thirds, rounded up to `multiple`."""
+    """Hidden features that give SwiGLU as many parameters as a plain layer of `ratio` x `width`: two thirds, rounded up to `multiple`."""
     return math.ceil(2 / 3 * ratio * width / multiple) * multiple
 
 
@@ -177,13 +176,13 @@ def sincos(position: jax.Array | np.ndarray, width: int, longest: float = 10_000
 
 
 def coordinates(height: int, width: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, columns), float64 [height · width] each: where the places of a grid are, row by row.
+    """(rows, columns), float64 [height · width] each: the coordinates of the places of a grid, row by row.
 
-    grid: how many rows of places the coordinates span, whatever their number: place i is at i · grid / height; 0 = at i
+    grid: the rows that the coordinates span, whatever the height: place i is at i · grid / height; 0 = at i
 
-    First places are aligned, as MicroDiT's authors have it: of a grid twice as fine every second place is where the coarse grid had
-    one, exactly as a model that was trained on that grid knows it, and the others lie halfway. (With cells' centres aligned none would
-    be, and the first would lie outside, at -1/4. To offsets it is all the same.)
+    The first places are aligned, as in MicroDiT: every second place of a grid twice as fine coincides with one of the coarse grid that
+    the model was trained on, and the others lie halfway. (With aligned cell centres none would, and the first would lie outside, at
+    -1/4. Relative offsets are the same either way.)
     """
     scale = (grid or height) / height
     rows, columns = np.meshgrid(scale * np.arange(height), scale * np.arange(width), indexing="ij")
@@ -191,9 +190,9 @@ def coordinates(height: int, width: int, grid: int = 0) -> tuple[np.ndarray, np.
 
 
 def sincos_2d(height: int, width: int, features: int, grid: int = 0) -> jax.Array:
-    """Fixed positions [height · width, features] of a grid, row by row: half the features for the row, half for the column.
+    """Fixed position embeddings [height · width, features] of a grid, row by row: half the features for the row, half for the column.
 
-    grid: as `coordinates` takes it
+    grid: see `coordinates`
     """
     return jnp.concatenate([sincos(place, features // 2) for place in coordinates(height, width, grid)], -1)
 
@@ -201,8 +200,8 @@ def sincos_2d(height: int, width: int, features: int, grid: int = 0) -> jax.Arra
 class TimeEmbedding(nnx.Module):
     """t [B] -> [B, D]: a two-layer perceptron on sines and cosines of scale·t.
 
-    Its products are in float32 whatever the precision of the model. Rounded to bfloat16 the sines of ln σ / 4, EDM's time, have steps
-    of up to 2^-8, or 1.6 % of σ; and an average velocity's du/dt is the slope of these features.
+    Always in float32. In bfloat16 the sines of ln σ / 4, EDM's time, would have steps of up to 2^-8, or 1.6 % of σ; and an average
+    velocity's du/dt is the slope of these features.
     """
 
     def __init__(self, width: int, scale: float, *, rngs: nnx.Rngs):
@@ -216,35 +215,35 @@ class TimeEmbedding(nnx.Module):
 
 
 def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    """`x` with a share `rate` of its elements put to zero, the others enlarged to keep the mean.
+    """Dropout: zeroes a share `rate` of the elements of `x` and scales the others to keep the mean.
 
-    Which ones depends on the key and the shape alone: JAX counts its random bits by their place in the whole array, however it is
-    split over devices.
+    The mask depends on the key and the shape only: JAX's random bits are indexed by position in the global array, however it is
+    sharded.
     """
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
 
 
 def patches_of(places: Sequence[int], patch: int) -> tuple[int, ...]:
-    """How many patches cover places, along each dimension; the last one may reach beyond them."""
+    """The number of patches along each dimension; the last one may extend past the edge."""
     return tuple(-(-size // patch) for size in places)
 
 
-def filled(x: jax.Array, patch: int) -> jax.Array:
-    """x [B, *places, C] with zeros after the last place of each dimension that patches of `patch` places do not divide."""
+def pad_to_patches(x: jax.Array, patch: int) -> jax.Array:
+    """x [B, *places, C] zero-padded at the end of each dimension to a multiple of `patch`."""
     missing = [-size % patch for size in x.shape[1:-1]]
     return jnp.pad(x, [(0, 0), *((0, each) for each in missing), (0, 0)]) if any(missing) else x
 
 
-def cut(x: jax.Array, places: Sequence[int]) -> jax.Array:
-    """x [B, *filled places, C] without what `filled` has added to the `places`."""
+def crop(x: jax.Array, places: Sequence[int]) -> jax.Array:
+    """The inverse of `pad_to_patches`: x [B, *padded places, C] cropped to `places`."""
     return x if x.shape[1:-1] == tuple(places) else x[(slice(None), *map(slice, places))]
 
 
 def patchify(x: jax.Array, patch: int) -> jax.Array:
-    """[B, H, W, C] -> [B, ⌈H/p⌉ · ⌈W/p⌉, p·p·C], patches row by row; those that reach beyond the image are filled up with zeros."""
+    """[B, H, W, C] -> [B, ⌈H/p⌉ · ⌈W/p⌉, p·p·C], patches row by row, zero-padded at the edges."""
     B, _, _, C = x.shape
     rows, columns = patches_of(x.shape[1:3], patch)
-    x = filled(x, patch).reshape(B, rows, patch, columns, patch, C)
+    x = pad_to_patches(x, patch).reshape(B, rows, patch, columns, patch, C)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, rows * columns, patch * patch * C)
 
 
@@ -253,4 +252,4 @@ def unpatchify(tokens: jax.Array, shape: Sequence[int], patch: int) -> jax.Array
     *places, C = shape
     rows, columns = patches_of(places, patch)
     x = tokens.reshape(-1, rows, columns, patch, patch, C)
-    return cut(x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows * patch, columns * patch, C), places)
+    return crop(x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows * patch, columns * patch, C), places)

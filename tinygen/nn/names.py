@@ -1,9 +1,9 @@
-"""The names of a model's variables, as rules, checkpoints and reports spell them."""
+"""Names of a model's variables, as used in sharding rules, checkpoints and reports."""
 
 from collections.abc import Sequence
 from typing import Any
 
-BRANCHES = {"params": 1, "ema": 1, "buffers": 1, "opt_state": 3}  # of the state: names in a path before a variable's own
+BRANCHES = {"params": 1, "ema": 1, "buffers": 1, "opt_state": 3}  # of the state: path components before a variable's own name
 
 
 def path_name(path: Sequence[Any]) -> str:

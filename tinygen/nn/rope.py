@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864), along a line or in a plane: attention's scores depend on offsets alone."""
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864) in one or two dimensions: attention scores depend on offsets only."""
 
 import jax
 import jax.numpy as jnp
@@ -7,33 +7,33 @@ import numpy as np
 from tinygen.nn.layers import coordinates
 from tinygen.nn.matmul import wide
 
-LONGEST = 100.0  # radians a patch fall from 1 to nearly 1/100: for the tens of patches that an image has a side (Heo et al. 2024)
-LONGEST_LINE = 10_000.0  # and radians a token to nearly 1/10,000: for the hundreds that a text has
+LONGEST = 100.0  # frequencies from 1 to nearly 1/100 radians per patch, for images tens of patches wide (Heo et al. 2024)
+LONGEST_LINE = 10_000.0  # from 1 to nearly 1/10,000 radians per token, for texts of hundreds of tokens
 
 
 def angles(height: int, width: int, head_size: int, grid: int = 0) -> np.ndarray:
-    """float64 [height · width, head_size / 2], by which each place of a grid turns the pairs of a head's features: row by row, the first
-    half of them by the row, the others by the column (axial; Heo et al. 2024, arXiv 2403.13298).
+    """float64 [height · width, head_size / 2]: the rotation of each pair of a head's features at each place of a grid, row by row. The
+    first half depends on the row, the second on the column (axial; Heo et al. 2024, arXiv 2403.13298).
 
     head_size: a multiple of 4
-    grid: as `layers.coordinates` takes it
+    grid: see `layers.coordinates`
     """
     quarter = head_size // 4
     frequencies = LONGEST ** -(np.arange(quarter) / quarter)
     return np.concatenate([place[:, None] * frequencies for place in coordinates(height, width, grid)], -1)
 
 
-def line(position: jax.Array, head_size: int) -> jax.Array:
-    """[..., head_size / 2], by which tokens at `position` [...] turn the pairs of a head's features. head_size: even"""
+def line_angles(position: jax.Array, head_size: int) -> jax.Array:
+    """[..., head_size / 2]: the rotation of each pair of a head's features for tokens at `position` [...]. head_size: even"""
     half = head_size // 2
     return position[..., None].astype(jnp.float32) * jnp.asarray(LONGEST_LINE ** -(np.arange(half) / half), jnp.float32)
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-    """x [B, L, N, K], each pair (i, i + K/2) of a head's features turned by its token's angle i: [L, K/2], or [B, L, K/2] where each
-    example has its own.
+    """x [B, L, N, K] with each pair (i, i + K/2) of a head's features rotated by angle i of its token: [L, K/2], or [B, L, K/2] per
+    example.
     """
-    turned = wide(angles)[..., None, :]  # for every head the same
+    turned = wide(angles)[..., None, :]  # the same for every head
     cosine, sine = jnp.cos(turned), jnp.sin(turned)
     first, second = jnp.split(wide(x), 2, -1)
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1).astype(x.dtype)

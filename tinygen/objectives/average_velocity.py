@@ -40,7 +40,7 @@ class Error(NamedTuple):
 class AverageVelocity(guidance.Denoising, Objective):
     """shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
 
-    A subclass says what is compared, `_error(model, draw, cond, key, train=...)`, and what a model is told besides: `told`, and the
+    A subclass says what is compared, `_error(model, draw, cond, key, train=...)`, and what a model is told besides: `inputs`, and the
     values of `_unguided` and `_sampling`.
     """
 

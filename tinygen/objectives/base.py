@@ -20,7 +20,7 @@ class Objective:
     generates: ClassVar[bool] = False  # whether `draw` gives samples
     streams: ClassVar[bool] = False  # whether samples grow token by token: `begin` and `more` in place of `draw`
     needs_jvp: ClassVar[bool] = False  # whether the loss differentiates the model forward, which rules out some kernels
-    told: ClassVar[tuple[str, ...]] = ()  # scalars besides the time that the model is given, by name
+    inputs: ClassVar[tuple[str, ...]] = ()  # scalars besides the time that the model is given, by name
     max_time_scale: ClassVar[float] = math.inf  # the largest config.model.time_scale that training stays stable with
 
     @property

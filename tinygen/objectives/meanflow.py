@@ -29,7 +29,7 @@ class MeanFlow(AverageVelocity):
     kappa: float
     omega_interval: tuple[float, float]
 
-    told = ("h",)
+    inputs = ("h",)
     guidance = 1.0  # of sampling: there is none besides
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class ImprovedMeanFlow(AverageVelocity):
     guidance: float
     guidance_interval: tuple[float, float]
 
-    told = ("h", "omega", "t_lo", "t_hi")
+    inputs = ("h", "omega", "t_lo", "t_hi")
 
     def __post_init__(self) -> None:
         super().__post_init__()

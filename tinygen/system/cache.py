@@ -1,4 +1,4 @@
-"""Files that are kept for the next start: one process at a time makes one, and a folder of them stays below a limit in bytes."""
+"""Cached files: a lock so that one process at a time creates a file, and pruning to keep a folder below a size limit."""
 
 import contextlib
 import fcntl
@@ -10,12 +10,12 @@ from typing import IO
 
 @contextlib.contextmanager
 def alone(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[bool]:
-    """Admits one process at a time. The lock is the kernel's, so it ends with its process; its file is deleted when the block ends.
+    """Admits one process at a time. The kernel releases the lock when its process ends; the file is deleted when the block ends.
 
-    lock: the file to lock; its folder is made if need be
-    waiting: called once, where another process is inside and this one has to wait
-    Yields False where the file system has no locks: then several processes may be inside.
-    Raises OSError where the file cannot be made.
+    lock: the file to lock; its folder is created if needed
+    waiting: called once if another process holds the lock
+    Yields False if the file system does not support locks: then several processes may be inside.
+    Raises OSError if the file cannot be created.
     """
     with contextlib.ExitStack() as stack:
         while True:
@@ -24,25 +24,25 @@ def alone(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[bo
             locked = _locked(file, waiting)
             if not locked or _names(lock, file):
                 break
-            stack.close()  # its owner has deleted it meanwhile: whoever comes next locks another file
+            stack.close()  # its owner has deleted it in the meantime: the next process would lock another file
         stack.callback(lock.unlink, missing_ok=True)
         yield locked
 
 
 def hold(file: IO[bytes]) -> None:
-    """Keeps `prune` in other processes from deleting an open file until its last descriptor is closed, memory maps included."""
-    with contextlib.suppress(OSError):  # a file system without locks; or it is being deleted, and stays readable all the same
+    """Protects an open file from `prune` in other processes until its last descriptor or memory map is closed."""
+    with contextlib.suppress(OSError):  # no locks on this file system, or the file is being deleted and stays readable anyway
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def prune(folder: Path, limit: int) -> tuple[int, int]:
-    """Deletes files of a folder, the least recently used first, until at most `limit` bytes are left or the others are held.
+    """Deletes the least recently used files of a folder until at most `limit` bytes are left, skipping held files.
 
-    Returns (number, bytes) of the files that were deleted.
+    Returns (number, bytes) of the deleted files.
     """
     found = []
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # another process prunes as well
+        with contextlib.suppress(OSError):  # another process is pruning too
             stat = path.stat()
             found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
     excess = sum(size for _, size, _ in found) - limit
@@ -57,7 +57,7 @@ def prune(folder: Path, limit: int) -> tuple[int, int]:
 
 
 def _locked(file: IO[bytes], waiting: Callable[[], None]) -> bool:
-    """Takes the lock, however long it takes. False where the file system has none."""
+    """Waits for the lock and takes it. False if the file system does not support locks."""
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,7 +70,7 @@ def _locked(file: IO[bytes], waiting: Callable[[], None]) -> bool:
 
 
 def _names(path: Path, file: IO[bytes]) -> bool:
-    """Whether a path still leads to an open file."""
+    """Whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -78,9 +78,9 @@ def _names(path: Path, file: IO[bytes]) -> bool:
 
 
 def _deleted(path: Path) -> bool:
-    """Deletes a file that no process holds. Where there are no locks it may be any: whoever has it open can still read it."""
+    """Deletes a file unless a process holds it. Without locks any file may be deleted: an open one stays readable."""
     try:
-        with path.open("r+b") as file:  # an exclusive lock needs a file that may be written, on network file systems
+        with path.open("r+b") as file:  # on network file systems an exclusive lock needs a writable file
             if free := _free(file):
                 path.unlink()
             return free

@@ -1,4 +1,4 @@
-"""The folder where compiled programs stay for the next process."""
+"""JAX's persistent compilation cache, in the user's cache folder."""
 
 import errno
 import functools
@@ -15,15 +15,15 @@ from typing import Any
 from tinygen.system.cache import prune
 from tinygen.system.terminal import say
 
-COMPILED = 2 * 2**30  # bytes of compiled programs that are kept, at most; a program has 0.1 to 10 MB
-ROOM = 2**26  # bytes that must be free to keep more
+COMPILED = 2 * 2**30  # size limit of the cache in bytes; a program takes 0.1 to 10 MB
+ROOM = 2**26  # bytes of free disk space below which the cache is not used
 
 
-def keep_compiled() -> None:
-    """Has JAX keep compiled programs in the user's cache folder, for the next process. To be called before the first is compiled.
+def enable() -> None:
+    """Enables the cache. Call this before the first compilation.
 
-    JAX's own settings win: JAX_COMPILATION_CACHE_DIR names another folder, JAX_ENABLE_COMPILATION_CACHE=false turns this off.
-    Where the folder cannot be used, one line on stderr says so, and every process compiles for itself.
+    JAX's own settings take precedence: JAX_COMPILATION_CACHE_DIR names another folder, JAX_ENABLE_COMPILATION_CACHE=false disables it.
+    If the folder cannot be used, a line on stderr says so, and programs are compiled anew.
     """
     import jax
 
@@ -32,24 +32,27 @@ def keep_compiled() -> None:
         return
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygen" / "compilation"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that will be run
-        prune(folder, COMPILED)  # JAX's own limit needs another package and locks the folder at every look into it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that will be executed
+        prune(folder, COMPILED)  # JAX's own limit needs another package and locks the folder at every access
         tempfile.TemporaryFile(dir=folder).close()
         if shutil.disk_usage(folder).free < ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        say(f"tinygen: compiled programs are not kept for the next start: {error}", error=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        say(f"tinygen: the compilation cache is disabled: {error}", error=True)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a run compiles few programs, and no small ones
-    warnings.filterwarnings("ignore", "Error writing persistent compilation cache")  # a folder that has filled up since: once a program
-    warnings.showwarning = functools.partial(forget_torn, folder, warnings.showwarning)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a run compiles few programs, none of them small
+    warnings.filterwarnings(
+        "ignore", "Error writing persistent compilation cache"
+    )  # if the disk fills up later, JAX would warn once per program
+    warnings.showwarning = functools.partial(delete_corrupt_entry, folder, warnings.showwarning)
 
 
-def forget_torn(folder: Path, show: Callable[..., None], message: Warning | str, *where: Any, **more: Any) -> None:
-    """Shows a warning, unless it is JAX's of a program that cannot be read, since a process or a disk ended while it was written.
+def delete_corrupt_entry(folder: Path, show: Callable[..., None], message: Warning | str, *where: Any, **more: Any) -> None:
+    """A `warnings.showwarning` that deletes the cache entry if the warning is JAX's about an unreadable one, and shows any other.
 
-    Such a file JAX would never write anew: it is deleted, and written again after this compilation.
+    An entry is corrupt if the process was killed or the disk filled up while it was written. JAX would never replace it; once deleted,
+    it is written again after this compilation.
     """
     found = re.match(r"Error reading persistent compilation cache entry for '([^'/]+)'", str(message))
     if found is None:

@@ -1,7 +1,7 @@
-"""Whose an exception is: the user's (`UserError`), the machine's, another process's, or ours.
+"""Classification of exceptions: a user's mistake (`UserError`), the environment, a lost process, or a bug.
 
-The machine's are nobody's bug: a full disk, too little memory, too few file descriptors, a broken installation, a store that does not
-answer, input nested too deeply. They become one line, and their traceback goes to a file. Ours keep their traceback on the terminal.
+Environment errors are a full disk, too little memory, too few file descriptors, a broken installation, an unreachable store, or input
+that is nested too deeply. They are printed as one line, with the traceback in a file. Bugs print their traceback to the terminal.
 """
 
 import errno
@@ -20,7 +20,7 @@ LONGEST = 300  # characters of an error that a message repeats
 
 FILES = "Too many open files"
 MEMORY = "Cannot allocate memory"
-SHORTAGES = {  # what runs out: how libraries that keep no errno name it, and what helps
+SHORTAGES = {  # resource: (how it is reported by libraries that keep no errno, what helps)
     FILES: (rf"(?i){FILES}|EMFILE", "allow this process more open files: ulimit -n 4096"),
     MEMORY: (
         rf"(?i){MEMORY}|can't start new thread|failed to map segment|std::bad_alloc|unable to allocate [\d.]+ \w+ for an array",
@@ -30,17 +30,17 @@ SHORTAGES = {  # what runs out: how libraries that keep no errno name it, and wh
 }
 ERRNOS = {errno.EMFILE: FILES, errno.ENFILE: FILES, errno.ENOMEM: MEMORY, errno.ENOSPC: "No space left on device"}
 DEVICE_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY")
-DEVICE_CURE = "Less is needed with other config.batch_size, config.optim.accumulate, config.remat or config.mesh.fsdp"
+DEVICE_CURE = "config.batch_size, config.optim.accumulate, config.remat and config.mesh.fsdp can reduce what is needed"
 NO_BACKEND = re.compile(r"Unable to initialize backend|CUDA_ERROR_NO_DEVICE|No visible .* devices")
 NETWORK = {"urllib", "urllib3", "http", "requests", "google", "aiohttp", "ssl"}  # packages whose exceptions are about a connection
-TENSORFLOW = "tensorflow.python.framework.errors_impl"  # of its file systems: buckets
-XLA = {"JaxRuntimeError", "XlaRuntimeError"}  # by name: JAX may be what cannot be imported
+TENSORFLOW = "tensorflow.python.framework.errors_impl"  # raised for buckets
+XLA = {"JaxRuntimeError", "XlaRuntimeError"}  # by name, since JAX itself may fail to import
 LOST = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|[Ss]ocket closed|[Hh]eartbeat|another task died|coordination service")
-PEERS = {"JaxRuntimeError", "XlaRuntimeError", "ValueError", "RuntimeError"}  # which of them says so depends on when the connection broke
+PEERS = {"JaxRuntimeError", "XlaRuntimeError", "ValueError", "RuntimeError"}  # which one is raised depends on when the connection broke
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that led to it: its causes, what was being handled when it was raised, the members of a group."""
+    """The error and those that led to it: its causes, its contexts and the members of a group."""
     waiting, seen = [error], set()
     while waiting:
         each = waiting.pop(0)
@@ -52,50 +52,50 @@ def chain(error: BaseException) -> Iterator[BaseException]:
             waiting += [other for other in (each.__cause__, context) if other is not None]
 
 
-def lost(error: BaseException) -> BaseException | None:
-    """The error, of those that led to this one, by which a collective says that another process has gone."""
+def lost_peer(error: BaseException) -> BaseException | None:
+    """The error in the chain by which a collective reports a lost process, or None."""
     return next((each for each in chain(error) if type(each).__name__ in PEERS and LOST.search(str(each))), None)
 
 
-def machines(error: BaseException) -> str | None:
-    """One line about an error that is the machine's, or None where it is not."""
-    for each in chain(error):  # whatever became of it on its way up, a shortage is what has to be mended
+def environment_message(error: BaseException) -> str | None:
+    """One line about an environment error, or None for any other."""
+    for each in chain(error):  # a shortage is the root cause, whatever it was wrapped in
         if said := _shortage(each):
             return said
     if isinstance(error, OSError) and error.errno is not None:
-        return f"{_named(error)}: {error.strerror or _line(error)}"
+        return f"{_subject(error)}: {error.strerror or _line(error)}"
     text, module = _line(error), type(error).__module__
     if isinstance(error, ImportError) and _foreign(error):
-        return f"a package cannot be imported ({text}). Is it installed whole, and does this process have enough memory (ulimit -v)?"
+        return f"a package cannot be imported ({text}). Is its installation complete, and is there enough memory (ulimit -v)?"
     if isinstance(error, RecursionError) and _nested(error):
-        return f"something that was read is nested too deeply ({text})"
+        return f"the input is nested too deeply ({text})"
     if isinstance(error, RuntimeError) and NO_BACKEND.search(text):
-        return f"JAX finds no such device ({text}). Is JAX_PLATFORMS right, and the driver?"
+        return f"JAX finds no such device ({text}). Check JAX_PLATFORMS and the driver"
     if module.partition(".")[0] in NETWORK or module == TENSORFLOW:
-        return f"no answer from the network, or not the one that was wanted ({type(error).__name__}: {text})"
+        return f"a network request failed ({type(error).__name__}: {text})"
     return None
 
 
 def _shortage(error: BaseException) -> str | None:
     text = str(error)
     if type(error).__name__ in XLA and DEVICE_MEMORY.search(text):
-        return f"the device's memory is not enough. {DEVICE_CURE}"
+        return f"out of device memory. {DEVICE_CURE}"
     name = ERRNOS.get(error.errno or 0) if isinstance(error, OSError) else MEMORY if isinstance(error, MemoryError) else None
     if name is None and isinstance(error, OSError | ImportError | RuntimeError):
         name = next((each for each, (pattern, _) in SHORTAGES.items() if re.search(pattern, text)), None)
     if name is None:
         return None
-    where = _named(error) if isinstance(error, OSError) else _line(error, SHORTAGES[name][0])
+    where = _subject(error) if isinstance(error, OSError) else _line(error, SHORTAGES[name][0])
     return f"{name}{where and f' ({where})'}: {SHORTAGES[name][1]}"
 
 
-def _named(error: OSError) -> str:
-    """The file that an error is about, as far as it says."""
+def _subject(error: OSError) -> str:
+    """The file that an error is about, if it names one."""
     return str(error.filename) if error.filename is not None else _line(error) if error.errno is None else "input/output"
 
 
 def _line(error: BaseException, pattern: str = "") -> str:
-    """The line of an error's text that matches, or its last one: TensorFlow's import errors hold a whole traceback."""
+    """The line of an error's text that matches, else the first, or the last if the text is a traceback (TensorFlow's import errors)."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     found = [line for line in lines if re.search(pattern, line)] if pattern else []
     return (found or ([lines[0]] if "Traceback" not in lines[0] else lines[-1:]))[-1][:LONGEST]
@@ -106,26 +106,26 @@ def _foreign(error: ImportError) -> bool:
 
 
 def _nested(error: RecursionError) -> bool:
-    """Whether a parser, or code that is not ours, called itself again and again: a parser in C leaves a short stack."""
+    """Whether the recursion is in a parser or a library rather than in tinygen. A parser written in C leaves a short stack."""
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = sum(name.startswith(PACKAGE + os.sep) for name in frames)
     return len(frames) < 200 or ours < len(frames) / 10
 
 
 def show(error: BaseException, message: str) -> None:
-    """Prints an error that is the machine's: a line, and a second one that names the file with its traceback, private and new.
+    """Prints an environment error as one line, and a second line with the name of a new private file that holds its traceback.
 
-    Where no file can be written the traceback is printed.
+    If no file can be written, the traceback is printed instead.
     """
     whole = "".join(traceback.format_exception(error))
-    path = _kept(whole)
+    path = _write_traceback(whole)
     say(f"tinygen: {message}\n{f'The traceback is in {path}' if path else whole.rstrip()}", error=True)
     _discard(error)
 
 
-def _kept(text: str) -> str | None:
-    """The new file, for this user alone, that holds a text; None where it cannot be written."""
-    for spare in (None, 0):  # where no more files can be opened, standard input makes room for this one
+def _write_traceback(text: str) -> str | None:
+    """Writes a text to a new file that only this user can read. Returns its path, or None if it cannot be written."""
+    for spare in (None, 0):  # if no more files can be opened, close standard input to make room
         try:
             if spare is not None:
                 os.close(spare)
@@ -142,7 +142,7 @@ def _kept(text: str) -> str | None:
 
 
 def _discard(error: BaseException) -> None:
-    """Frees what the frames of an error hold. Objects that are only half made print tracebacks of their own as they go: not now."""
+    """Frees what the frames of an error hold, without the tracebacks that half-initialized objects print when they are deleted."""
     before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     try:
         for each in chain(error):

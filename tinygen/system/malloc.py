@@ -1,15 +1,15 @@
-"""The C heap's manners: freed memory is kept for the next step, or goes back to the kernel."""
+"""Tuning of glibc's heap: keep freed memory for reuse, or return it to the kernel. No-ops on other C libraries."""
 
 import ctypes
 
 
-def keep_memory() -> None:
-    """Tells glibc to keep freed memory for the next step instead of giving it back to the kernel.
+def retain_freed_memory() -> None:
+    """Keeps freed memory for the next step instead of returning it to the kernel.
 
-    XLA's CPU backend allocates and frees hundreds of megabytes a step. By default each of those pages is faulted in and
-    zeroed again every step: a quarter of the time of a small model. To be called before the process starts threads, since
-    it also keeps them to two heaps. By default every thread has its own, and what one has freed another cannot take; in a single
-    one XLA looks for room among all the small things that Python leaves. Elsewhere than on glibc it does nothing.
+    XLA's CPU backend allocates and frees hundreds of megabytes per step. By default these pages are faulted in and zeroed again
+    every step, a quarter of the time of a small model. Call this before the process starts threads, since it also limits them to
+    two heaps: by default every thread has its own and cannot reuse what another has freed, while in a single heap XLA's blocks
+    compete with Python's many small ones.
     """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # names of mallopt(3), from malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -18,9 +18,10 @@ def keep_memory() -> None:
             mallopt(option, value)
 
 
-def return_memory() -> None:
-    """Gives the kernel what is free, which `keep_memory` has the heap keep. Work whose blocks are of many sizes, on several threads, leaves
-    ever more holes in it: 50,000 pictures some gigabytes. Elsewhere than on glibc it does nothing.
+def release_freed_memory() -> None:
+    """Returns free memory to the kernel, which `retain_freed_memory` prevents.
+
+    Allocations of many sizes on several threads fragment the heap: by some gigabytes for 50,000 images.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

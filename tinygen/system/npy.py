@@ -1,7 +1,7 @@
-"""Arrays from .npy and .npz files that anyone may have made: their headers are compared before an array is allocated.
+"""Arrays from untrusted .npy and .npz files: headers are validated before an array is allocated.
 
-A few megabytes of compressed zeros can declare, and unpack to, any size. Hence: read the header, compare the shape with what is expected,
-then read. Only plain numbers and strings are read: no pickles, no structured types.
+A few megabytes of compressed zeros can declare, and unpack to, any size. So read the header, compare the shape with what is expected,
+and then read. Only plain numbers and strings are supported: no pickles, no structured types.
 """
 
 import io
@@ -12,14 +12,14 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-LONGEST = 10_000  # bytes of a header, NumPy's own limit; a longer one is refused before it is read
-TEXT = 2**20  # bytes of a string
-BLOCK = 2**20  # bytes that are unpacked at once
-PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes; only these unpack a bounded piece at a time
+LONGEST = 10_000  # largest header in bytes, NumPy's own limit; a longer one is refused before it is read
+TEXT = 2**20  # largest string in bytes
+BLOCK = 2**20  # bytes decompressed at a time
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes; only these decompress in bounded pieces
 
 
 class Header(NamedTuple):
-    """What a .npy file declares. columns: column by column, as Fortran has it. size: bytes of the header itself"""
+    """The declaration of a .npy file. columns: column-major (Fortran) order. size: bytes of the header itself"""
 
     shape: tuple[int, ...]
     columns: bool
@@ -35,22 +35,22 @@ class Header(NamedTuple):
 
 
 def header(stream: IO[bytes]) -> Header:
-    """The header at the start of a stream, which then stands at the first value.
+    """Reads the header and leaves the stream at the first value.
 
-    Raises ValueError for what is no .npy file, for a header of more than LONGEST bytes and for arrays of objects or of structures.
+    Raises ValueError if it is not a .npy file, for a header of more than LONGEST bytes, and for arrays of objects or structures.
     """
     magic = stream.read(np.lib.format.MAGIC_LEN)
     version = np.lib.format.read_magic(io.BytesIO(magic))
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"a .npy header of version {version[0]}.{version[1]}, which is not read")
+        raise ValueError(f"a .npy header of version {version[0]}.{version[1]}, which is not supported")
     count = stream.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(count, "little")
     if length > LONGEST:
-        raise ValueError(f"a .npy header of {length:,} bytes, where {LONGEST:,} are the most")
+        raise ValueError(f"a .npy header of {length:,} bytes, more than {LONGEST:,}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
         shape, columns, dtype = read(io.BytesIO(count + stream.read(length)))
-    except Exception as error:  # Python's own words for what is in it, of any kind
+    except Exception as error:  # anything that parsing its Python literal may raise
         raise ValueError("a .npy header that cannot be parsed") from error
     if dtype.kind not in "biufcU" or dtype.subdtype is not None:
         raise ValueError(f"an array of {'objects' if dtype.hasobject else dtype}, where numbers are expected")
@@ -60,7 +60,7 @@ def header(stream: IO[bytes]) -> Header:
 
 
 class Npz:
-    """The arrays of an .npz file, to be used in a `with` statement. What zipfile and zlib raise for a damaged file reaches the caller."""
+    """The arrays of an .npz file; a context manager. Errors of zipfile and zlib for a damaged file reach the caller."""
 
     def __init__(self, file: str | IO[bytes]):
         self._archive = zipfile.ZipFile(file)
@@ -80,7 +80,7 @@ class Npz:
         return list(self._entries)
 
     def header(self, name: str) -> Header:
-        """Raises ValueError where the array cannot be read, or has another size than its header declares."""
+        """Raises ValueError if the array cannot be read, or if its size differs from its header."""
         entry = self._entries[name]
         if entry.compress_type not in PACKED:
             raise ValueError(f"{name} is compressed by a method other than deflate")
@@ -91,17 +91,17 @@ class Npz:
         return found
 
     def open(self, name: str) -> IO[bytes]:
-        """A stream at the first value. Raises as `header` does."""
+        """A stream at the first value. Raises like `header`."""
         found, stream = self.header(name), self._archive.open(self._entries[name])
         stream.seek(found.size)
         return stream
 
     def read(self, name: str) -> np.ndarray:
-        """The whole array: only for a caller that has compared its header. Raises as `header` does, and for a wrong checksum."""
+        """The whole array; check its header first. Raises like `header`, and for a wrong checksum."""
         found = self.header(name)
         values, done = np.empty(found.nbytes, np.uint8), 0
         with self.open(name) as stream:
-            while piece := stream.read(BLOCK):  # to the end of the entry, where zipfile compares the checksum
+            while piece := stream.read(BLOCK):  # to the end of the entry, where zipfile verifies the checksum
                 values[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
                 done += len(piece)
         if done != len(values):
@@ -109,7 +109,7 @@ class Npz:
         return values.view(found.dtype).reshape(found.shape, order="F" if found.columns else "C")
 
     def text(self, name: str) -> str:
-        """A string. Raises as `header` does, and ValueError for anything else or more than TEXT bytes."""
+        """A string. Raises like `header`, and ValueError if it is not a string or longer than TEXT bytes."""
         found = self.header(name)
         if found.dtype.kind != "U" or found.shape or found.nbytes > TEXT:
             raise ValueError(f"{name} is {found}, where a short string is expected")
@@ -117,7 +117,7 @@ class Npz:
 
 
 def mapped(path: str | os.PathLike[str]) -> np.memmap:
-    """The array of a .npy file, left on the disk. Raises OSError, or ValueError where it is not one or shorter than it declares."""
+    """The array of a .npy file as a memory map. Raises OSError, or ValueError if it is not a .npy file or is truncated."""
     with open(path, "rb") as stream:
         found = header(stream)
         size = os.fstat(stream.fileno()).st_size

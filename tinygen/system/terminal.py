@@ -1,4 +1,4 @@
-"""Everything that is printed: names, captions and texts may come from strangers, and to a terminal some characters are commands."""
+"""Printing to the terminal without control characters: names, captions and texts may come from untrusted files."""
 
 import contextlib
 import sys
@@ -7,9 +7,9 @@ from tinygen.errors import printable
 
 
 def say(text: str, *, error: bool = False, end: str = "\n") -> None:
-    """Prints text to stdout, or to stderr, at once."""
+    """Prints text to stdout or stderr and flushes."""
     stream = sys.stderr if error else sys.stdout
     shown = printable(text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    with contextlib.suppress(OSError) if error else contextlib.nullcontext():  # the status tells too
+    with contextlib.suppress(OSError) if error else contextlib.nullcontext():  # the exit status reports the error anyway
         print(shown.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)

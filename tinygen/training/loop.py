@@ -21,7 +21,7 @@ from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls, due, preview_due
 from tinygen.training.nonfinite import Guard, Spikes
 from tinygen.workdir import manifest as rundir
-from tinygen.workdir.logger import Record
+from tinygen.workdir.logger import RunLogger
 
 EVALUATION, PREVIEW, SCORES = "evaluation", "preview", "scores"  # what a run that a signal ended may owe
 
@@ -45,7 +45,7 @@ class Loop(NamedTuple):
     scoring: Callable[[TrainState], Scored | None]
     saves: Saves
     best: Best
-    record: Record
+    record: RunLogger
     guard: Guard
     spikes: Spikes
     manifest: dict[str, Any]

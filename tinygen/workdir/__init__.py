@@ -1,1 +1,1 @@
-"""A run's folder on disk."""
+"""A run's workdir: files, metrics, logs and the lock."""

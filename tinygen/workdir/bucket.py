@@ -1,4 +1,4 @@
-"""A folder in an object store, gs://, which knows whole files alone, and neither links nor pipes."""
+"""A folder in an object store (gs://), which has whole files only, and neither links nor pipes."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -11,9 +11,9 @@ from tinygen.workdir.reading import LINES, up_to
 
 
 class Bucket(Folder):
-    """A folder in an object store, by epath."""
+    """A folder in an object store, through epath."""
 
-    append_interval = 120.0  # each writes the whole file anew
+    append_interval = 120.0  # each append rewrites the whole file
 
     def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
         del held  # a store's folders are not moved
@@ -71,7 +71,7 @@ class Bucket(Folder):
         """Nothing to do: a store writes whole files or none."""
 
     def check(self) -> None:
-        """Nothing to do: whatever path is given can be written to."""
+        """Nothing to do: any path can be written to."""
 
     def _entry(self, path: epath.Path) -> Entry:
         if path.is_dir():

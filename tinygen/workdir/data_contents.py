@@ -1,7 +1,7 @@
-"""What the data of a run consisted of, kept once in its workdir, so that a refusal of changed data can say which files have changed.
+"""data_files.json: the contents of a run's data, so that a refusal of changed data can say which files have changed.
 
-It is data_files.json, beside the checkpoints and not in each: 100,000 files take 5 MB. Without it, as in the workdirs of earlier versions,
-a refusal has only the fingerprints to show.
+It is written once per workdir, not in every checkpoint, since 100,000 files take 5 MB. Without it, as in workdirs of earlier versions,
+a refusal can show only the fingerprints.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,25 @@ from tinygen.workdir.files import Folder, read_json
 
 
 def keep(workdir: Folder, source: DataSource) -> None:
-    """Writes the contents of a run's data, unless they are there. Process 0 does."""
+    """Writes the contents of a run's data on process 0, unless they exist."""
     if source.contents and processes.leads() and _kept(workdir, source.fingerprint) is None:
         workdir.write(FILE, source.contents.kept(source.fingerprint))
 
 
 def change(workdir: Folder, manifest: Mapping[str, Any], source: DataSource) -> str:
-    """What tells the data from those that a checkpoint's manifest names, in a line; "" where nothing does."""
+    """How the data differs from that in a checkpoint's manifest, in one line; "" if it does not."""
     before = manifest.get("data_fingerprint", source.fingerprint)
     return "" if before == source.fingerprint else difference(workdir, before, source)
 
 
 def difference(workdir: Folder, before: str | None, source: DataSource, keys: Sequence[str] = ()) -> str:
-    """What tells a run's data from those of the fingerprint `before`, in a line. keys: of the recipe, that have changed."""
+    """How a run's data differs from that with fingerprint `before`, in one line. keys: the recipe's keys that have changed"""
     return contents.difference(_kept(workdir, before), before, source.contents, source.fingerprint, keys)
 
 
 def _kept(workdir: Folder, fingerprint: str | None) -> Contents | None:
-    """What the data of that fingerprint consisted of; None where that is not known."""
+    """The contents of the data with that fingerprint; None if unknown."""
     try:
         return Contents.of(read_json(workdir, FILE), fingerprint)
-    except (UserError, OSError):  # it only explains; a damaged one is written anew
+    except (UserError, OSError):  # it only serves messages; a damaged one is rewritten
         return None

@@ -1,9 +1,9 @@
-"""A folder on a disk that may have come from somebody else, and what is read and written below it.
+"""Safe reads and writes below an untrusted folder on a disk.
 
-Nothing below a `Folder` leads out of it: each part of a name is opened relative to the part before, without following
-symbolic links, and only regular files are opened, never a pipe or a device. Reads have a limit of size. New content is
-written under a name that cannot be guessed, created exclusively, and then takes the place of the old. Symbolic links in
-the path of the folder itself are the user's own, and are followed.
+Nothing below a `Folder` can escape it: each component of a name is opened relative to its parent without following symbolic
+links, and only regular files are opened, never pipes or devices. Reads have a size limit. New content is written to an exclusively
+created file with an unguessable name, which then replaces the old one. Symbolic links in the path of the folder itself are the
+user's own and are followed.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from etils import epath
 from tinygen.workdir.reading import LINES, Refused, lines_of, too_large, up_to
 
 SEARCH = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opened so does not wait for its other end
+ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe does not block
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")
 
 
 class Entry(NamedTuple):
-    """What a folder lists.
+    """An entry of a folder.
 
     type: "file" | "folder" | "link" | "pipe" | "socket" | "device"
-    size, stored: bytes, and how many of them take room on the disk
+    size, stored: apparent size and disk usage in bytes
     modified: seconds since 1970
     """
 
@@ -43,16 +43,16 @@ class Entry(NamedTuple):
 
 
 class Folder:
-    """A folder on a disk. Names are relative to it, with `/` between their parts.
+    """A folder on a disk. Names are relative to it, separated by `/`.
 
-    root: its path, or that of a folder above it, as the user gave it
-    inside: the parts of the way from there that must not be links
-    held: refuse everything once another folder, or none, stands at `root`: ours was moved or deleted
+    root: its path, or that of a parent folder, as given by the user
+    inside: the components from `root` on, which must not be links
+    held: refuse everything once the folder at `root` has been moved, deleted or replaced
 
-    Methods raise `Refused` for what is no plain file or folder, or too large, and OSError as the operating system does.
+    Methods raise `Refused` for anything but plain files and folders and for files that are too large, and the operating system's OSError.
     """
 
-    append_interval = 0.0  # seconds to wait between two calls of `append` where much is written
+    append_interval = 0.0  # minimum seconds between calls of `append` for frequent writers
 
     def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
         self.root = epath.Path(root)
@@ -60,7 +60,7 @@ class Folder:
         self.identity = _identity(os.stat(self.root)) if held else None
 
     def __truediv__(self, name: str) -> "Folder":
-        """A folder within this one."""
+        """A subfolder."""
         folder = type(self)(self.root, *self.inside, *parts_of(name))
         folder.identity = self.identity
         return folder
@@ -69,11 +69,11 @@ class Folder:
         return str(self.path())
 
     def path(self, name: str = "") -> epath.Path:
-        """The path of something in the folder, for messages and for libraries that open it by themselves."""
+        """The path of a name in the folder, for messages and for libraries that open files themselves."""
         return self.root.joinpath(*self.inside, *parts_of(name))
 
     def type_of(self, name: str = "") -> str | None:
-        """The type that an `Entry` has; None where there is none."""
+        """The type as in `Entry`; None if it does not exist."""
         *above, last = [*self.inside, *parts_of(name)] or ["."]
         try:
             with self._opened(above) as folder:
@@ -88,7 +88,7 @@ class Folder:
         return self.type_of(name) == "folder"
 
     def entries(self, name: str = "") -> list[Entry]:
-        """What a folder lists, by name; nothing where there is none."""
+        """The entries of a folder, sorted by name; empty if it does not exist."""
         try:
             with self._opened([*self.inside, *parts_of(name)]) as folder, os.scandir(folder) as listed:
                 found = [(each.name, each.stat(follow_symlinks=False)) for each in listed]
@@ -98,18 +98,18 @@ class Folder:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """A regular file, to be read."""
+        """Opens a regular file for reading."""
         with os.fdopen(self._descriptor(name, os.O_RDONLY), "rb") as file:
             yield file
 
     @contextlib.contextmanager
     def update(self, name: str) -> Iterator[io.FileIO]:
-        """A regular file, made if missing, to be read, truncated and written to without a buffer. Writes go to its end."""
+        """Opens a regular file, created if missing, for unbuffered reading, truncating and appending."""
         with os.fdopen(self._descriptor(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "rb+", buffering=0) as file:
             yield file
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The content of a file of at most `most` bytes; None where there is none."""
+        """The content of a file of at most `most` bytes; None if it does not exist."""
         try:
             with self.open(name) as file:
                 if os.fstat(file.fileno()).st_size > most:
@@ -119,14 +119,14 @@ class Folder:
             return None
 
     def beginning(self, name: str, most: int) -> bytes:
-        """The first `most` bytes of a file, or all where it has fewer."""
+        """At most the first `most` bytes of a file."""
         with self.open(name) as file:
             return file.read(most)
 
     def lines(self, name: str, last: int | None = None) -> Iterator[bytes | None]:
-        """The lines of a file with their ends, one at a time; None for one of more than LINE bytes. Nothing where there is no file.
+        """Iterates over the lines of a file, including line ends; None for a line of more than LINE bytes. Empty if there is no file.
 
-        last: only the whole lines among so many bytes at the end
+        last: only the complete lines within this many bytes at the end
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -142,18 +142,18 @@ class Folder:
             yield from lines_of(file, self.path(name))
 
     def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
-        """Writes a file whole or not at all: a process killed here, or a full disk, leaves the old one."""
+        """Writes a file atomically: if the process is killed or the disk is full, the old file remains."""
         pieces = [content.encode("utf-8", "backslashreplace")] if isinstance(content, str) else content
         pieces = [pieces] if isinstance(pieces, bytes) else pieces
         *above, last = [*self.inside, *parts_of(name)]
         if (found := self.type_of(name)) not in (None, "file", "link"):
-            raise Refused(self.path(name), f"a {found}, where a file should be: it is not replaced")
+            raise Refused(self.path(name), f"a {found}, not a file: not replaced")
         with self._opened(above) as folder:
             fresh = f".{last}.{secrets.token_hex(8)}.new"
             number = self._open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | ALONE, folder, self.path(name))
             try:
                 with os.fdopen(number, "wb") as file:
-                    if found == "file":  # one that its owner has made private stays so
+                    if found == "file":  # keep permissions, which may be private
                         os.fchmod(number, stat.S_IMODE(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode))
                     file.writelines(pieces)
                 os.replace(fresh, last, src_dir_fd=folder, dst_dir_fd=folder)
@@ -163,7 +163,7 @@ class Folder:
                 raise
 
     def append(self, name: str, content: str | bytes) -> None:
-        """Adds whole lines, or bytes, to a file: all of them or none. Lines begin after one that a killed process left torn."""
+        """Appends complete lines, or bytes, to a file: all or nothing. Starts a new line after one torn by a killed process."""
         lines = isinstance(content, str)
         content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
         with self.update(name) as file:
@@ -176,11 +176,11 @@ class Folder:
                 while left:
                     left = left[file.write(left) :]
             except OSError:
-                file.truncate(end)  # part of it may have fitted
+                file.truncate(end)  # a part may have been written
                 raise
 
     def make(self, name: str = "") -> None:
-        """Makes a folder, unless it is there; the ones above it too, but not the root."""
+        """Creates a folder and its parents below the root, if missing."""
         parts = [*self.inside, *parts_of(name)]
         for depth, part in enumerate(parts):
             with self._opened(parts[:depth]) as folder, contextlib.suppress(FileExistsError):
@@ -189,7 +189,7 @@ class Folder:
             pass
 
     def remove(self, name: str) -> None:
-        """Deletes a file, a link itself, or a folder with all that is in it. Nothing where there is none."""
+        """Deletes a file, a link (not its target), or a folder with its contents. Does nothing if it does not exist."""
         *above, last = [*self.inside, *parts_of(name)]
         with contextlib.suppress(FileNotFoundError), self._opened(above) as folder:
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -198,7 +198,7 @@ class Folder:
                 os.unlink(last, dir_fd=folder)
 
     def move(self, name: str, to: str) -> None:
-        """Gives something in the folder another name in it, which must be free."""
+        """Renames a file or folder within this one. The new name must be free."""
         (*above, last), (*beyond, target) = parts_of(name), parts_of(to)
         if self.type_of(to) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path(to)))
@@ -206,19 +206,19 @@ class Folder:
             os.rename(last, target, src_dir_fd=old, dst_dir_fd=new)
 
     def sweep(self, name: str = "") -> None:
-        """Deletes what processes that were killed have left unfinished of files in a folder."""
+        """Deletes temporary files left in a folder by killed processes."""
         for entry in self.entries(name):
             if entry.type == "file" and UNFINISHED.fullmatch(entry.name):
                 self.remove(f"{name}/{entry.name}")
 
     def check(self) -> None:
-        """Raises `Refused` or OSError where this is no folder, or no longer the one that it was."""
+        """Raises `Refused` or OSError if this is not a folder, or no longer the same one."""
         with self._opened(self.inside):
             pass
 
     @contextlib.contextmanager
     def _opened(self, parts: Iterable[str]) -> Iterator[int]:
-        """The descriptor of a folder below the root."""
+        """The file descriptor of a folder below the root."""
         number = self._root()
         try:
             path = self.root
@@ -243,7 +243,7 @@ class Folder:
             raise Refused(self.root, "the folder was moved or deleted while it was in use") from None
         if self.identity is not None and _identity(os.fstat(number)) != self.identity:
             os.close(number)
-            raise Refused(self.root, "the folder was moved or deleted while it was in use, and another one is there now")
+            raise Refused(self.root, "the folder was moved or deleted while it was in use, and replaced by another one")
         return number
 
     def _descriptor(self, name: str, flags: int) -> int:
@@ -258,14 +258,14 @@ class Folder:
             raise _reason(error, name, folder, path, "a file") from error
         if not stat.S_ISREG(mode := os.fstat(number).st_mode):
             os.close(number)
-            raise Refused(path, f"a {_type(mode)}, where a file should be: it is not opened")
+            raise Refused(path, f"a {_type(mode)}, not a file: not opened")
         return number
 
 
 def parts_of(name: str) -> tuple[str, ...]:
     parts = PurePosixPath(name).parts
     if ".." in parts or parts[:1] == ("/",):
-        raise ValueError(f"{name!r} is no name within a folder")
+        raise ValueError(f"{name!r} is not a name within a folder")
     return parts
 
 
@@ -275,12 +275,12 @@ def _type(mode: int) -> str:
 
 
 def _reason(error: OSError, name: str, folder: int, path: epath.Path, wanted: str) -> OSError:
-    """What to raise where something could not be opened: what it is, where that is the reason."""
+    """The error to raise for something that could not be opened, naming its type if that is the reason."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR, errno.EMLINK):
         with contextlib.suppress(OSError):
             found = _type(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
             found = {"link": "symbolic link"}.get(found, found)
-            return Refused(path, f"a {found}, where {wanted} should be: it is not opened")
+            return Refused(path, f"a {found}, not {wanted}: not opened")
     return type(error)(error.errno, error.strerror, str(path))
 
 

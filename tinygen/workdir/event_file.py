@@ -1,4 +1,4 @@
-"""TensorBoard's file of events, from TensorBoard's own messages and records. TensorFlow, which takes seconds to import, is not needed."""
+"""TensorBoard event files, written with TensorBoard's own messages and records, without TensorFlow, which takes seconds to import."""
 
 import io
 import secrets
@@ -17,18 +17,18 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tinygen.media.image import png
 from tinygen.workdir.files import Folder
 
-# Protobuf makes the classes of these modules when they are imported, where no type checker sees them.
+# Protobuf creates the classes of these modules on import, invisible to type checkers.
 events: Any = event_pb2
 summaries: Any = summary_pb2
 tensors: Any = tensor_pb2
 shapes: Any = tensor_shape_pb2
 types: Any = types_pb2
 
-LARGEST = 2**26  # bytes of a file, after which another one is begun: an object store's is read to append to it
+LARGEST = 2**26  # bytes after which a new file is started, since appending in an object store reads the whole file
 
 
 class EventFile:
-    """New events in a workdir. Those that it could not take are kept, up to LARGEST bytes, and written with the next."""
+    """Writes events to a workdir. If a write fails, its events are kept, up to LARGEST bytes, and written with the next."""
 
     def __init__(self, workdir: Folder):
         self.workdir = workdir
@@ -40,7 +40,7 @@ class EventFile:
         self._add(step, {name: (about, tensors.TensorProto(dtype=types.DT_FLOAT, float_val=[value])) for name, value in scalars.items()})
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """images: uint8 [N, H, W, C], a name."""
+        """images: {name: uint8 [N, H, W, C]}"""
         about = image.create_summary_metadata(display_name="", description="")
         values = {}
         for name, batch in images.items():
@@ -49,7 +49,7 @@ class EventFile:
         self._add(step, values)
 
     def write_texts(self, step: int, texts: Mapping[str, Sequence[str]]) -> None:
-        """texts: shown as they are, line by line; TensorBoard takes them for Markdown."""
+        """texts: shown verbatim, line by line, although TensorBoard renders Markdown."""
         about = text.create_summary_metadata(display_name="", description="")
         self._add(step, {name: (about, _strings([_verbatim(row).encode() for row in rows])) for name, rows in texts.items()})
 
@@ -59,7 +59,7 @@ class EventFile:
                 self.workdir.append(self.name, content)
             except BaseException:
                 if len(content) > LARGEST:
-                    self._begin()  # without what waits, which must not fill the memory
+                    self._begin()  # drops the pending events, which must not exhaust memory
                 raise
             self.pending, self.size = io.BytesIO(), self.size + len(content)
         self.written = time.monotonic()
@@ -70,7 +70,7 @@ class EventFile:
         self.flush()
 
     def _begin(self) -> None:
-        """Has the next events go to a new file. Its name cannot be guessed, so nobody can have put a link in its place."""
+        """Starts a new file with an unguessable name, so that no link can have been planted there."""
         self.name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{secrets.token_hex(8)}.v2"
         self.pending, self.size = io.BytesIO(), 0
         self._put(events.Event(wall_time=time.time(), file_version="brain.Event:2"))
@@ -91,5 +91,5 @@ def _strings(values: Sequence[bytes]) -> Any:
 
 
 def _verbatim(text: str) -> str:
-    """A block of code in Markdown."""
+    """A Markdown code block."""
     return "\n".join(f"    {line}" for line in text.split("\n"))

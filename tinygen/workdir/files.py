@@ -1,4 +1,4 @@
-"""Every read and write below a workdir goes through a `Folder`: on a disk, or in an object store."""
+"""`Folder`s, on a disk or in an object store: all reads and writes below a workdir go through one."""
 
 import errno
 import json
@@ -14,8 +14,8 @@ from tinygen.workdir.reading import LINES, MIB, Refused
 
 __all__ = ["JSON", "LINES", "MIB", "PICTURE", "TEXT", "Entry", "File", "Folder", "Refused", "folder", "read_json"]
 
-# Limits of what is read as a whole, bytes
-JSON = 64 * MIB  # parsed, the worst of them takes 1.4 GiB
+# Size limits of files that are read at once, in bytes
+JSON = 64 * MIB  # takes up to 1.4 GiB when parsed
 PICTURE = 64 * MIB
 TEXT = 16 * MIB
 
@@ -26,7 +26,7 @@ def folder(root: epath.PathLike, *inside: str, held: bool = False) -> Folder:
 
 
 class File(NamedTuple):
-    """Something in a folder, which may turn out to be no file."""
+    """A name in a folder, which need not be a file."""
 
     folder: Folder
     name: str
@@ -36,21 +36,21 @@ class File(NamedTuple):
         return self.folder.path(self.name)
 
     def read(self, most: int) -> bytes:
-        """Its content. Raises OSError where there is none, and where it is larger than `most` bytes."""
+        """Its content. Raises OSError if it does not exist or is larger than `most` bytes."""
         content = self.folder.read(self.name, most)
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         return content
 
     def beginning(self, most: int) -> bytes:
-        """Its first bytes, as `read` has all of them."""
+        """At most its first `most` bytes."""
         return self.folder.beginning(self.name, most)
 
 
 def read_json(folder: Folder, name: str) -> Any:
-    """The content of a JSON file; None where there is none. Raises UserError where it is damaged."""
+    """The content of a JSON file; None if it does not exist. Raises UserError if it is damaged."""
     try:
         content = folder.read(name, JSON)
         return None if content is None else json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{folder.path(name)} is damaged ({error}): put it back, or give another --workdir") from error
+        raise UserError(f"{folder.path(name)} is damaged ({error}): restore it from a copy, or use another --workdir") from error

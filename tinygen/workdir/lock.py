@@ -1,4 +1,4 @@
-"""The lock that keeps a workdir to one run, and the file in it that says whose it is."""
+"""The lock that limits a workdir to one run at a time, and the file in it that names the owner."""
 
 import contextlib
 import dataclasses
@@ -23,16 +23,16 @@ from tinygen.errors import UserError
 from tinygen.workdir.files import Refused, folder
 
 FILE = ".lock"
-SIZE = 4096  # bytes; a longer file is none of ours
-UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # what network file systems say that know no locks
-BEAT = 60.0  # seconds between an owner's signs of life where there is no lock
-SILENCE = 300.0  # seconds without one, after which an owner on another machine counts as gone
-SLACK = 2.0  # seconds; the kernel tells the hour it began at in whole ones, and the owner its own
+SIZE = 4096  # bytes; a longer file is not an owner file
+UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # from network file systems without locks
+BEAT = 60.0  # seconds between heartbeats of an owner without a lock
+SILENCE = 300.0  # seconds without a heartbeat after which an owner on another machine counts as dead
+SLACK = 2.0  # seconds; the kernel reports a process's start in whole seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Who holds a workdir. since: when it took it, in ISO 8601 with the offset to UTC."""
+    """The owner of a workdir. since: when it took the lock, in ISO 8601 with UTC offset."""
 
     pid: int
     host: str
@@ -50,21 +50,21 @@ class Owner:
 
 @contextlib.contextmanager
 def own(workdir: epath.Path) -> Iterator[None]:
-    """Makes the workdir and keeps other runs out of it while inside. Raises UserError where either fails.
+    """Creates the workdir and locks it for the duration of the block. Raises UserError if either fails.
 
-    The lock is the kernel's: it goes with the process, however that ends. The file names the owner, and is emptied when that one
-    leaves; a file that names one whose lock has gone tells of a run that was killed. Where the file system knows no locks, the owner's
-    facts stand for one. Object stores (gs://) have neither.
+    The kernel releases the lock when the process ends, however it ends. The file names the owner and is emptied on a normal exit, so
+    an owner without a lock means that the run was killed. On file systems without locks, the owner's heartbeat takes its place. Object
+    stores (gs://) have neither.
     """
     with contextlib.ExitStack() as stack:
         file = None
         try:
             workdir.mkdir(parents=True, exist_ok=True)
-            if "://" not in str(workdir):  # not emptied: it may be another's
+            if "://" not in str(workdir):  # not emptied, since it may belong to another process
                 file = stack.enter_context(folder(workdir).update(FILE))
         except Refused:
             raise
-        except Exception as error:  # stores raise kinds of their own: no bucket, no permission, no network
+        except Exception as error:  # stores raise their own types: no bucket, no permission, no network
             raise _unwritable(workdir, error) from error
         if file is not None:
             stack.enter_context(_held(workdir, file))
@@ -78,7 +78,7 @@ def _held(workdir: epath.Path, file: IO[bytes]) -> Iterator[None]:
     if not locked and before is not None and (cure := _in_use(workdir, before, file)) is not None:
         raise _refusal(workdir, before, cure)
     if before is not None:
-        logging.info("The last run here (%s) ended without leaving: it was killed, or its machine stopped", before)
+        logging.info("The last run here (%s) did not exit normally: it was killed, or its machine stopped", before)
     try:
         _write(file, json.dumps(dataclasses.asdict(_this_process())).encode())
     except OSError as error:  # a full disk
@@ -87,12 +87,12 @@ def _held(workdir: epath.Path, file: IO[bytes]) -> Iterator[None]:
         with contextlib.nullcontext() if locked else _beating(file):
             yield
     finally:
-        with contextlib.suppress(OSError):  # a disk that can no longer be written
+        with contextlib.suppress(OSError):  # the disk can no longer be written
             _write(file, b"")
 
 
 def read(file: IO[bytes]) -> Owner | None:
-    """The owner that a lock file names; None where it is empty or damaged."""
+    """The owner named in a lock file; None if it is empty or damaged."""
     file.seek(0)
     text = file.read(SIZE + 1)
     if len(text) > SIZE:
@@ -106,7 +106,7 @@ def read(file: IO[bytes]) -> Owner | None:
 
 
 def _locked(workdir: epath.Path, file: IO[bytes]) -> bool:
-    """Takes the kernel's lock. False where the file system has none. Raises UserError where another process holds it."""
+    """Takes the lock. False if the file system does not support locks. Raises UserError if another process holds it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -119,15 +119,15 @@ def _locked(workdir: epath.Path, file: IO[bytes]) -> bool:
 
 
 def _in_use(workdir: epath.Path, owner: Owner, file: IO[bytes]) -> str | None:
-    """Without a lock: None where the owner has gone, else what to do if it has and this is wrong."""
-    cure = f"This file system knows no locks. If that run has ended, delete {workdir / FILE}."
+    """For file systems without locks: None if the owner is dead, else what to do if it is wrongly taken for alive."""
+    cure = f"This file system does not support locks. If that run has ended, delete {workdir / FILE}."
     if owner.host == socket.gethostname():
         return cure if _alive(owner) else None
     return cure if time.time() - os.fstat(file.fileno()).st_mtime < SILENCE else None
 
 
 def _alive(owner: Owner) -> bool:
-    """Whether a process of that number runs here that may be the owner: one that began later is another."""
+    """Whether a process with the owner's PID runs here and did not start later than the owner."""
     try:
         os.kill(owner.pid, 0)
     except ProcessLookupError:
@@ -139,7 +139,7 @@ def _alive(owner: Owner) -> bool:
 
 
 def _began(pid: int) -> float | None:
-    """When a process began, in seconds since 1970; None where the system does not tell (all but Linux)."""
+    """The start of a process in seconds since 1970; None on systems other than Linux."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         booted = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
@@ -155,7 +155,7 @@ def _this_process() -> Owner:
 
 @contextlib.contextmanager
 def _beating(file: IO[bytes]) -> Iterator[None]:
-    """Touches the file from time to time while inside, for those who look at it from another machine."""
+    """Touches the file periodically inside the block: a heartbeat for other machines."""
     ended = threading.Event()
 
     def beat() -> None:
@@ -185,4 +185,4 @@ def _refusal(workdir: epath.Path, owner: Owner | None, cure: str = "") -> UserEr
 
 def _unwritable(workdir: epath.Path, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
-    return UserError(f"--workdir={workdir} cannot be written: {reason}. Give a folder that can be.")
+    return UserError(f"--workdir={workdir} cannot be written: {reason}. Choose a writable folder.")

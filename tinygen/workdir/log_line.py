@@ -1,27 +1,27 @@
-"""A step in the log: the few numbers that a person reads. metrics.jsonl and TensorBoard have all of them."""
+"""The log line of a step, with the most important values. metrics.jsonl and TensorBoard have all of them."""
 
 import datetime
 import re
 from collections.abc import Iterator, Mapping
 
-HELD_OUT = "eval_ema_"  # before the names of what the averaged weights score
-MEASURES = {  # what is said of held-out examples, where the objective measures it
+HELD_OUT = "eval_ema_"  # prefix of metrics of the averaged weights
+MEASURES = {  # held-out metrics that are shown, if the objective has them
     "loss": "loss",
     "velocity_loss": "velocity loss",
     "bits_per_byte": "bits per byte",
     "accuracy": "accuracy",
     "psnr": "PSNR",
 }
-SCORE = re.compile(r"(?:fid|kid|fd|kd|precision|recall|density|coverage|is)(?:_.+)?")  # their names, with those of features
-SPREADS = ("_stderr", "_std", "_infinity")  # ends of the names of what belongs to a score
+SCORE = re.compile(r"(?:fid|kid|fd|kd|precision|recall|density|coverage|is)(?:_.+)?")  # names of scores, with the feature extractor
+SPREADS = ("_stderr", "_std", "_infinity")  # suffixes of metrics that belong to a score
 
 
 def log_line(step: int, steps: int, values: Mapping[str, float], speed: str, seconds_left: float | None) -> str:
-    """One line of text.
+    """One log line.
 
-    values: what the step has in metrics.jsonl
-    speed: "" where it is not known
-    seconds_left: until the last step; None where nobody knows
+    values: the step's values in metrics.jsonl
+    speed: "" if unknown
+    seconds_left: until the last step; None if unknown
 
     >>> log_line(500, 2000, {"loss": 0.18342, "lr": 1e-3, "eval_ema_loss": 0.179, "eval_loss": 0.181}, "28.1 steps/s", 53.4)
     'step 500/2,000: loss 0.1834, held-out loss 0.179, 28.1 steps/s, 0:00:53 left'

@@ -1,4 +1,4 @@
-"""What a run says of itself: metrics.jsonl, samples/, TensorBoard, the log, the progress bar (Rich)."""
+"""Logging of a run: metrics.jsonl, samples/, TensorBoard, the log, and a progress bar (Rich)."""
 
 import collections
 import contextlib
@@ -21,18 +21,18 @@ from tinygen.workdir.event_file import EventFile
 from tinygen.workdir.files import Folder, folder
 from tinygen.workdir.log_line import HELD_OUT, log_line
 from tinygen.workdir.manifest import note
-from tinygen.workdir.metrics_file import Journal
+from tinygen.workdir.metrics_file import MetricsFile
 from tinygen.workdir.watchdog import Watchdog
 from tinygen.workdir.writers import Steady, extra_writers
 
-QUEUE = 32  # lines and previews that wait to be written, at most: a slow disk or service must not fill the memory
-TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # what differs between equal runs
+QUEUE = 32  # maximum pending lines and previews, so that a slow disk or service cannot exhaust memory
+TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # differ between otherwise equal runs
 
 
 class Background:
-    """Calls made one after another by a thread of its own. The error of one that raised is raised at the end.
+    """Calls made in order by a background thread. An error is raised at the end.
 
-    most: calls that wait; a further one waits for the oldest
+    most: maximum pending calls; a further call waits for the oldest
     """
 
     def __init__(self, most: int):
@@ -48,7 +48,7 @@ class Background:
         self.calls.append(self.thread.submit(function, *arguments))
 
     def up_to_here(self) -> Callable[[], None]:
-        """What waits for all calls that have been asked for by now."""
+        """A function that waits for all calls submitted so far."""
         asked = list(self.calls)
 
         def waiting() -> None:
@@ -60,23 +60,22 @@ class Background:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        """Waits for all calls. Their errors are told unless another one has come first."""
+        """Waits for all calls and raises their error, unless another error is being raised."""
         self.thread.shutdown()
         while self.calls and kind is None:
             self.calls.popleft().result()
 
 
-class Record:
-    """Writes a run's numbers and pictures. Lines of metrics.jsonl after `start` (of a run that went further) are dropped.
+class RunLogger:
+    """Writes a run's metrics and previews. Lines of metrics.jsonl after `start`, from a run that had got further, are dropped.
 
-    Those lines are on disk when the call returns; all else is written in the background, in order, and is there when the record
-    is closed. What cannot be written is told once, and ends no run. Of several processes the leading one writes; the others'
-    records are silent.
+    Lines are on disk when the call returns; everything else is written in the background, in order, before the logger is closed. A
+    failed write is reported once and does not end the run. Only the coordinator process writes.
 
-    attempt: how often the run has been rolled back
-    stall: minutes without a step after which the log and events.jsonl say what is waited for; 0 = never
+    attempt: number of rollbacks so far
+    stall: minutes without a step before the log and events.jsonl say what the run is waiting for; 0 = never
     noun: what the examples are ("image"), for the rate
-    extra_writers: rows of `tinygen.workdir.writers.WRITERS`, by name, which are told the run's `settings`
+    extra_writers: names of rows of `tinygen.workdir.writers.WRITERS`, which receive the run's `settings`
     """
 
     def __init__(
@@ -92,13 +91,13 @@ class Record:
         stall: float = 0,
     ):
         self.workdir = folder(workdir, held=True)
-        self.journal = Journal(self.workdir, start, attempt) if leads() else None
+        self.journal = MetricsFile(self.workdir, start, attempt) if leads() else None
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
         self.writers = make_writers(self.workdir, extra_writers, settings, self._warn)
         self.later = Background(most=QUEUE)
-        self.told: set[str] = set()  # what has failed and been told of
+        self.reported: set[str] = set()  # failing outputs that have been reported
         self.watchdog = Watchdog(stall, self._stalled)
         self.reached = start
         self.progress = Progress(
@@ -108,9 +107,9 @@ class Record:
         self.task = self.progress.add_task("training", total=steps, completed=start, rate="")
         self.steps = steps
         self.mark, self.marked, self.waited = time.perf_counter(), start, 0.0
-        self.begun: tuple[float, int] | None = None  # when the first step was done, and which: after compilation
+        self.begun: tuple[float, int] | None = None  # (time, step) of the first step, after compilation
 
-    def __enter__(self) -> "Record":
+    def __enter__(self) -> "RunLogger":
         self.watchdog.__enter__().step(self.reached)
         self.progress.start()
         return self
@@ -127,20 +126,20 @@ class Record:
             self._warn("metrics.jsonl", self.journal.write())
 
     def write_waiting(self) -> OSError | None:
-        """Tries once more to write the lines of metrics.jsonl that wait. Returns the error where they have to wait on."""
+        """Retries pending lines of metrics.jsonl. Returns the error if they remain pending."""
         return self.journal.write() if self.journal is not None else None
 
     @property
     def unwritten(self) -> int:
-        """Lines of metrics.jsonl that have found no room."""
+        """The number of pending lines of metrics.jsonl."""
         return len(self.journal.waiting) if self.journal is not None else 0
 
     def lines(self, lines: Mapping[int, Mapping[str, Any]], reached: int) -> None:
-        """Lines of metrics.jsonl, {step: values}, with the TIMINGS since the last; the same to TensorBoard and the log.
+        """Writes lines {step: values}, with the TIMINGS since the last call, to metrics.jsonl, TensorBoard and the log.
 
-        A line with an "event" tells what befell the training in that step: a warning in the log.
+        A line with an "event" is logged as a warning.
 
-        reached: the last step that has been taken, which may come after those of the lines
+        reached: the last step taken, which may be later than those of the lines
         """
         seconds = max(time.perf_counter() - self.mark, 1e-9)
         rate, wait = (reached - self.marked) / seconds, self.waited / seconds
@@ -151,28 +150,28 @@ class Record:
         for step, values in lines.items():
             if "event" in values:
                 self._add({"step": step, **values})
-                told = ", ".join(f"{name} {value}" for name, value in values.items() if name != "event")
-                logging.warning("step %d: %s (%s)", step, values["event"], told)
+                facts = ", ".join(f"{name} {value}" for name, value in values.items() if name != "event")
+                logging.warning("step %d: %s (%s)", step, values["event"], facts)
                 continue
             self._add({"step": step, **values, **timings})
             self._write_scalars(step, {**values, **timings})
             speed = f"{rate:.3g} steps/s, {rate * self.batch_size:,.0f} {self.noun}s/s" if timings else ""
-            if not self.console.is_terminal or any(name.startswith(HELD_OUT) for name in values):  # the bar says the rest
+            if not self.console.is_terminal or any(name.startswith(HELD_OUT) for name in values):  # the bar shows the rest
                 logging.info("%s", log_line(step, self.steps, values, speed, self.seconds_left(reached)))
             self.progress.update(self.task, rate=f"{speed}  loss {values['loss']:.4f}")
 
     def complete(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds to the last line, which is of `step`, what its run did not come to measure."""
+        """Adds values to the last line, that of `step`, which an interrupted run did not measure."""
         if self.journal is not None:
             self.journal.complete(step, values)
         self._write_scalars(step, values)
 
     def roll_back(self, step: int, to: int, attempt: int) -> None:
-        """The run goes back from a step to an earlier one: its lines too, and the bar. It was the `attempt`th that failed, from 0 on."""
+        """Rolls metrics.jsonl and the bar back from a step to an earlier one. attempt: the failed attempt, counted from 0"""
         event = {"step": step, "event": "rollback", "to": to} | ({"attempt": attempt} if attempt else {})
         if self.journal is not None:
             self._warn("metrics.jsonl", self.journal.roll_back(to, event))
-        logging.warning("step %d: back to step %d, and on from there with another order of the data and other noise", step, to)
+        logging.warning("step %d: rolled back to step %d; continuing with another data order and other noise", step, to)
         self.begun = None
         self.restart_clock(to)
         self.advance(to)
@@ -218,17 +217,17 @@ class Record:
         note(self.workdir, self.reached, "stall", told=message)
 
     def _warn(self, what: str, error: Exception | None) -> None:
-        """Tells of the first error of a kind since the last call that went well."""
+        """Reports the first error of an output since it last succeeded."""
         if error is None:
-            self.told.discard(what)
-        elif what not in self.told:
-            self.told.add(what)
+            self.reported.discard(what)
+        elif what not in self.reported:
+            self.reported.add(what)
             reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-            logging.warning("%s cannot be written: %s. The run goes on.", what, reason)
+            logging.warning("%s cannot be written: %s. The run continues.", what, reason)
 
     @contextlib.contextmanager
     def aside(self, what: str, state: Any) -> Iterator[None]:
-        """Work on `state` that is not a training step: named on the bar, and kept out of the rate, unlike the step that it waits for."""
+        """Work other than a training step: shown on the bar and excluded from the rate. Waits for `state` first, which counts."""
         jax.block_until_ready(state)
         began = time.perf_counter()
         self.progress.update(self.task, description=what)
@@ -239,19 +238,19 @@ class Record:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """A wait for data, whose share of the time is logged."""
+        """Measures a wait for data, whose share of the time is logged."""
         began = time.perf_counter()
         with self.watchdog.waiting_for("data"):
             yield
         self.waited += time.perf_counter() - began
 
     def restart_clock(self, step: int) -> None:
-        """Leaves what came before (compilation) out of the rate."""
+        """Excludes the time so far (compilation) from the rate."""
         self.mark, self.marked, self.waited = time.perf_counter(), step, 0.0
         self.begun = self.begun or (self.mark, step)
 
     def seconds_left(self, step: int) -> float | None:
-        """Until the last step, if the rest goes as the steps so far have gone, previews and evaluations included."""
+        """The estimated time until the last step, by the pace so far, including previews and evaluations."""
         if self.begun is None or step <= self.begun[1]:
             return None
         began, first = self.begun
@@ -259,18 +258,18 @@ class Record:
 
 
 def memory_gib() -> float:
-    """The most memory in use so far, in GiB: of the fullest local device, or of this process where devices do not tell (CPU)."""
-    told = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
-    unit = 1 if sys.platform == "darwin" else 1024  # of getrusage's answer
-    return max(told, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
+    """Peak memory in GiB: of the fullest local device, or of this process if devices do not report it (CPU)."""
+    peaks = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
 
 
 def make_writers(
     workdir: Folder, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None] = lambda name, error: None
 ) -> list[Steady]:
-    """TensorBoard's and the `extra` ones; none on a process that does not lead. tell: of `writers.Steady`"""
+    """TensorBoard and the `extra` writers; none unless this is the coordinator process. tell: see `writers.Steady`"""
     if not leads():
         return []
     services = extra_writers(extra, workdir, settings)
-    board = Steady("TensorBoard", EventFile(workdir), tell, pause=0.0)  # which keeps what it could not write
+    board = Steady("TensorBoard", EventFile(workdir), tell, pause=0.0)  # no pause: it keeps events that it could not write
     return [board, *(Steady(name, writer, tell) for name, writer in services.items())]

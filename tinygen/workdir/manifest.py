@@ -1,4 +1,4 @@
-"""What a run's folder holds beside its checkpoints: config.json, manifest.json, codec/, events.jsonl; and whose folder it is."""
+"""Files of a workdir that describe the run: config.json, manifest.json, codec/, events.jsonl."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gr
 
 
 def note(workdir: Folder, step: int, event: str, **facts: Any) -> bool:
-    """Adds a line to events.jsonl: what happened to the run at `step`. Process 0 writes it. Returns whether it could."""
+    """Appends an event at `step` to events.jsonl, on process 0. Returns whether it was written."""
     if not leads():
         return True
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S"), "step": step, "event": event, **facts}
@@ -34,13 +34,13 @@ def note(workdir: Folder, step: int, event: str, **facts: Any) -> bool:
 
 
 def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:
-    """What the run was made with: versions, revision, devices, data, size."""
+    """The environment of the run: versions, revision, devices, data, size."""
     devices = jax.devices()
     versions = {}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        except metadata.PackageNotFoundError:  # not installed, run from a source tree
             versions[package] = "unknown"
     return {
         "versions": {"python": platform.python_version(), **versions},
@@ -55,9 +55,9 @@ def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dic
 
 
 def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start: int = 0) -> None:
-    """Writes manifest.json and codec/; on resume, from step `start`, only what is missing, damaged or was edited. Process 0 does.
+    """Writes manifest.json and codec/ on process 0; on resume, from step `start`, only files that are missing, damaged or edited.
 
-    With config.json they explain a workdir to a reader without this program. manifest.json stays that of the first start.
+    Together with config.json they document a workdir. manifest.json stays that of the first start.
     """
     if not leads():
         return
@@ -70,13 +70,13 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
                 return
         except UserError:
             pass
-        logging.warning("%s is not what this run was trained with: it is written again", workdir.path(name))
+        logging.warning("%s is not what this run was trained with: rewriting it", workdir.path(name))
     workdir.make("codec")
     workdir.write(name, json.dumps(codec.to_json(), indent=2) + "\n")
 
 
 def _sound(workdir: Folder, name: str) -> Any:
-    """The content of a JSON file; None where there is none that can be read."""
+    """The content of a JSON file; None if it is missing or unreadable."""
     try:
         return read_json(workdir, name)
     except (UserError, OSError):
@@ -84,7 +84,7 @@ def _sound(workdir: Folder, name: str) -> Any:
 
 
 def other_versions(before: Any, now: Mapping[str, Any]) -> str:
-    """The packages that differ between a checkpoint's manifest and this process's, in one line; "" where none does."""
+    """The package versions that differ between a checkpoint's manifest and this process, in one line; "" if none do."""
     old = before.get("versions") if isinstance(before, dict) else None
     pairs = [(name, old.get(name), version) for name, version in now["versions"].items()] if isinstance(old, dict) else []
     return ", ".join(f"{name} {in_line(str(a)[:20])} -> {b}" for name, a, b in pairs if a not in (None, b) and "unknown" not in (a, b))

@@ -1,6 +1,6 @@
-"""metrics.jsonl: a line a logged step, and a line an event that belongs to the training itself.
+"""metrics.jsonl: one line per logged step, and one per event of the training itself.
 
-Whatever befalls a run, the file holds the lines of the steps that its state has taken, each once.
+Whatever happens to a run, the file has exactly one line for each logged step of its current state.
 """
 
 import json
@@ -15,29 +15,29 @@ from tinygen.workdir.files import Folder
 FILE = "metrics.jsonl"
 
 
-class Journal:
-    """Adds lines, whole or not at all. Those for which the disk has no room wait for it in memory.
+class MetricsFile:
+    """Appends complete lines. While the disk is full, they are pending in memory.
 
-    Lines after `start`, the step from which a run resumes, are removed: those steps run again. So are those of an attempt
-    (see `tinygen.training.nonfinite`) after the checkpoint's. Lines that cannot be read are removed with a warning: they are lost.
+    Lines after `start`, the step from which a run resumes, are removed, since those steps run again; so are lines of attempts
+    (see `tinygen.training.nonfinite`) later than the checkpoint's. Unreadable lines are removed with a warning.
 
-    Numbers that are not finite stand as words, "nan" and "inf", for JSON has none.
+    Non-finite numbers are strings, "nan" and "inf", since JSON has none.
     """
 
     def __init__(self, workdir: Folder, start: int, attempt: int):
         self.workdir = workdir
         self.waiting: list[dict[str, Any]] = []
-        self.cut: int | None = None  # a step after which lines in the file are yet to be taken out
+        self.cut: int | None = None  # a step after which lines are still to be removed from the file
         if not self._keep(lambda line: (line.get("attempt", 0), line["step"]) <= (attempt, start), f"after step {start}") and start:
-            logging.warning("metrics.jsonl: no line is left of the steps up to %d, which were taken before: those lines are lost", start)
+            logging.warning("metrics.jsonl: the lines of the steps up to %d are lost", start)
 
     def add(self, line: Mapping[str, Any]) -> OSError | None:
-        """Adds a line, and those that wait. Returns the error where they have to wait on."""
+        """Appends a line after the pending ones. Returns the error if they remain pending."""
         self.waiting.append(dict(line))
         return self.write()
 
     def write(self) -> OSError | None:
-        """Writes the lines that wait. Returns the error where they have to wait on."""
+        """Writes the pending lines. Returns the error if they remain pending."""
         if not self.waiting:
             return None
         text = "".join(map(_text, self.waiting))
@@ -52,16 +52,16 @@ class Journal:
         return None
 
     def roll_back(self, to: int, event: Mapping[str, Any]) -> OSError | None:
-        """Takes out the steps after `to`, though not what befell the run in them, and adds the event that led to it.
+        """Removes the steps after `to`, but not the events in them, and appends the event of the rollback.
 
-        Returns the error where that has to wait, as `add` does.
+        Returns the error like `add` if that is pending.
         """
         self.cut = to if self.cut is None else min(self.cut, to)
         self.waiting = list(filter(_up_to(to), self.waiting))
         return self.add(event)
 
     def complete(self, step: int, more: Mapping[str, Any]) -> None:
-        """Adds numbers to the last line, which is of `step`; where that one is lost they have a line of their own."""
+        """Adds values to the last line, that of `step`; if it is lost, appends a new line."""
 
         def completed() -> Iterator[bytes]:
             before = None
@@ -77,7 +77,7 @@ class Journal:
         self.workdir.write(FILE, completed())
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
-        """Rewrites the file with the wanted lines, and returns how many there are. A last line that a killed process left torn is none."""
+        """Rewrites the file with the wanted lines and returns their number. A torn last line of a killed process does not count."""
         kept = removed = damaged = 0
 
         def chosen() -> Iterator[bytes]:
@@ -94,14 +94,14 @@ class Journal:
 
         self.workdir.write(FILE, chosen())
         if damaged:
-            logging.warning("metrics.jsonl: %d lines cannot be read: they are lost", damaged)
+            logging.warning("metrics.jsonl: removed %d unreadable lines", damaged)
         if removed:
-            logging.info("metrics.jsonl: %d lines %s removed: those steps run again", removed, where)
+            logging.info("metrics.jsonl: removed %d lines %s, whose steps run again", removed, where)
         return kept
 
 
 def _up_to(step: int) -> Callable[[dict[str, Any]], bool]:
-    """What stays of lines when a run goes back to `step`."""
+    """Which lines remain after a rollback to `step`."""
     return lambda line: line["step"] <= step or "event" in line
 
 

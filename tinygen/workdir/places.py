@@ -1,4 +1,4 @@
-"""Where runs, checkpoints and reports may lie: on this machine's file systems, or in a bucket of Google's."""
+"""Supported locations of runs, checkpoints and reports: local file systems and Google Cloud Storage."""
 
 import importlib
 import os
@@ -10,9 +10,9 @@ ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def check(path: str | os.PathLike[str], option: str) -> None:
-    """Raises UserError for an address of another kind, and for a bucket where what Orbax needs for one is not installed.
+    """Raises UserError for any other kind of address, and for a bucket if Orbax's dependencies for it are not installed.
 
-    option: what the path was given as
+    option: the option that the path was given with
     """
     if not (address := ADDRESS.match(os.fspath(path))):
         return

@@ -1,4 +1,4 @@
-"""What reads of files that anyone may have made have in common: their limits, and the error of those that are refused."""
+"""Limits for reads of untrusted files, and the error of refused ones."""
 
 import errno
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from typing import IO
 from etils import epath
 
 MIB = 2**20
-LINES = 128 * MIB  # limit of a file of JSON lines that is read line by line
-LINE = MIB  # limit of one of its lines
-MOST_LINES = 1_000_000  # a file of metrics reaches the other limit first
+LINES = 128 * MIB  # size limit of a JSON lines file, which is read line by line
+LINE = MIB  # size limit of one of its lines
+MOST_LINES = 1_000_000  # a metrics file reaches the size limit first
 
 
 class Refused(OSError):
-    """Something below a folder that is not opened, and why. An OSError, so that it is handled as any unreadable file is."""
+    """Something in a folder that is not opened, and why. An OSError, so that it is handled like any unreadable file."""
 
     def __init__(self, path: epath.PathLike, reason: str):
         super().__init__(errno.ELOOP, reason, str(path))

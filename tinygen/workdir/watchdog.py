@@ -1,6 +1,6 @@
-"""A watchdog over the loop: it says when nothing has moved for long, and what was being waited for.
+"""A watchdog over the training loop: reports when there has been no progress for long, and what the loop is waiting for.
 
-It only tells. A run that stands still may go on when a disk or a network comes back, and nothing of it is lost meanwhile.
+It only reports. A stalled run may continue when a disk or a network comes back, and nothing is lost in the meantime.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ HINTS = {
     DEVICE: "Is another job on it?",
     "saving": "Is the disk full or slow?",
     "compiling": "Large models take long.",
-    "evaluating": "Is the held-out split large? config.train.eval_num takes part of it.",
-    "drawing samples": "Fewer of them, or fewer network evaluations, take less.",
-    "the other processes": "Is one gone?",
+    "evaluating": "Is the held-out split large? config.train.eval_num limits it.",
+    "drawing samples": "Fewer samples, or fewer network evaluations, take less time.",
+    "the other processes": "Has one died?",
 }
-FRAMES = 3  # of our own that a message names, from the innermost out
+FRAMES = 3  # frames of tinygen named in a message, innermost first
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Mark(NamedTuple):
-    """Where the loop stands. Times are those of the monotonic clock: the other one jumps.
+    """The state of the loop. Times are of the monotonic clock.
 
-    step: the last that has ended; None before the first
-    stepped: when it did
-    doing: what is waited for now
+    step: the last finished step; None before the first
+    stepped: when it finished
+    doing: what the loop is waiting for
     moved: when either changed last
     """
 
@@ -42,18 +42,18 @@ class Mark(NamedTuple):
 
 
 class Watchdog:
-    """While inside, a thread calls `tell(message)` when nothing has moved for `minutes`, again after twice as long, and so on; and once
-    more when a step ends after all. `minutes` 0: no thread.
+    """Inside the block, a thread calls `tell(message)` after `minutes` without progress, again after twice as long, and so on, and once
+    more when a step finishes after all. `minutes` 0: no thread.
 
-    To be entered, and told of steps, by the thread that it watches: each costs a few attributes, and no lock.
+    Enter it and call `step` in the thread that it watches: each call sets a few attributes and takes no lock.
     """
 
     def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
         self.limit = 60 * minutes
         self._tell = tell
-        self._woken = threading.Event()  # a step ended after a stall, or all has
+        self._woken = threading.Event()  # a step finished after a stall, or the run ended
         self._ended = False
-        self._stalled: Mark | None = None  # where the loop stood when it stood still
+        self._stalled: Mark | None = None  # the state of the loop when it stalled
         self._resumed = ""
         self._thread: threading.Thread | None = None
 
@@ -73,7 +73,7 @@ class Watchdog:
             self._thread.join(timeout=5)  # seconds; `tell` may hang on the disk that the run hangs on
 
     def step(self, number: int) -> None:
-        """Step `number` has ended."""
+        """Records that step `number` has finished."""
         now = time.monotonic()
         self._mark = Mark(number, now, self._mark.doing, now)
         if (stalled := self._stalled) is not None:
@@ -83,7 +83,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Names what the loop does while inside; outside of any it waits for the device."""
+        """Names what the loop is doing inside the block; by default it waits for the device."""
         outer = self._mark.doing
         self._mark = self._mark._replace(doing=what, moved=time.monotonic())
         try:
@@ -103,7 +103,7 @@ class Watchdog:
             elif self._mark is mark:
                 fresh = self._stalled is None
                 self._stalled = self._stalled or mark
-                if self._mark is mark:  # still, now that `step` would see that the loop has stalled
+                if self._mark is mark:  # checked again, now that `step` would notice the stall
                     self._tell(self._described(mark))
                     patience *= 2
                 elif fresh:
@@ -133,7 +133,7 @@ def place(frame: FrameType | None) -> str:
 
 
 def spoken(seconds: float) -> str:
-    """A time in the unit that suits it: 40 seconds, 14 minutes, 3.5 hours."""
+    """A duration in a suitable unit: 40 seconds, 14 minutes, 3.5 hours."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

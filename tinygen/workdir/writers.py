@@ -1,6 +1,6 @@
-"""Where a run's metrics go besides its own files: services that `config.train.writers` asks for. Each is an extra to install.
+"""Metric writers for the services in `config.train.writers`. Each is an extra to install.
 
-A writer has some of the methods of CLU's: `write_scalars`, `write_images`, `write_texts` and `close`. To add one: a class and a row here.
+A writer has some of the methods of CLU's: `write_scalars`, `write_images`, `write_texts` and `close`. To add one, add a class and a row.
 """
 
 import importlib
@@ -16,21 +16,21 @@ import numpy as np
 from tinygen.errors import UserError, unknown
 from tinygen.workdir.files import Folder
 
-PAUSE = 60.0  # seconds for which a writer that failed is left alone
-LONGEST = 100  # bytes of a run's name at wandb
+PAUSE = 60.0  # seconds without calls after a writer has failed
+LONGEST = 100  # maximum bytes of a run's name at wandb
 
 
 class WandbWriter:
-    """Weights & Biases: project $WANDB_PROJECT (default "tinygen"); a resumed run goes on in the same run there.
+    """Weights & Biases: project $WANDB_PROJECT (default "tinygen"); a resumed run continues the same wandb run.
 
-    Raises UserError where wandb cannot begin: not logged in, no network.
+    Raises UserError if wandb cannot start: not logged in, no network.
     """
 
     def __init__(self, workdir: Folder, settings: Mapping[str, Any]):
         self.wandb: Any = importlib.import_module("wandb")
-        folder = None if "://" in str(workdir) else str(workdir)  # wandb keeps its own files on a disk only
+        folder = None if "://" in str(workdir) else str(workdir)  # wandb writes its own files to a disk only
         if workdir.type_of("wandb") not in (None, "folder"):
-            raise UserError(f"{workdir.path('wandb')} is no folder: wandb keeps its files there. Take it away.")
+            raise UserError(f"{workdir.path('wandb')} is not a folder, and wandb needs one there: remove it.")
         if workdir.read("wandb_id", LONGEST) is None:
             workdir.write("wandb_id", secrets.token_hex(8))
         identity = (workdir.read("wandb_id", LONGEST) or b"").decode("ascii", "replace")
@@ -49,7 +49,7 @@ class WandbWriter:
         self.run.log(dict(scalars), step=step)
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """images: uint8 [N, H, W, C], a name."""
+        """images: {name: uint8 [N, H, W, C]}"""
         self.run.log({name: [self.wandb.Image(image) for image in batch] for name, batch in images.items()}, step=step)
 
     def write_texts(self, step: int, texts: Mapping[str, list[str]]) -> None:
@@ -60,10 +60,10 @@ class WandbWriter:
 
 
 class Steady:
-    """A writer that may fail: an error is reported, and no writer is worth a run.
+    """Wraps a writer so that its errors are reported and never end the run.
 
-    tell: called with the name and the error, or None after what went well
-    pause: seconds after an error in which the writer is not called, for services that take long to fail; what is written then is lost
+    tell: called with the name and the error, or None after a success
+    pause: seconds without calls after an error, for services that take long to fail; metrics in that time are not written
     """
 
     def __init__(self, name: str, writer: Any, tell: Callable[[str, Exception | None], None], pause: float = PAUSE):
@@ -88,7 +88,7 @@ class Steady:
             return
         try:
             method(*arguments)
-        except Exception as error:  # services raise errors of kinds of their own
+        except Exception as error:  # services raise their own types
             self.left_alone_until = time.monotonic() + self.pause
             self.tell(self.name, error)
         else:
@@ -99,7 +99,7 @@ WRITERS: dict[str, Callable[[Folder, Mapping[str, Any]], Any]] = {"wandb": Wandb
 
 
 def check_writers(names: str) -> None:
-    """Raises UserError for a writer that does not exist or is not installed."""
+    """Raises UserError for a writer that is unknown or not installed."""
     for name in _split(names):
         if name not in WRITERS:
             raise unknown("config.train.writers", name, WRITERS)
@@ -108,7 +108,7 @@ def check_writers(names: str) -> None:
 
 
 def extra_writers(names: str, workdir: Folder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The writers of these names, "a,b", begun."""
+    """Starts the writers with these names, "a,b"."""
     return {name: WRITERS[name](workdir, settings) for name in _split(names)}
 
 

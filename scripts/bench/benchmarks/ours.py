@@ -44,8 +44,8 @@ def prepare_process() -> bool:
         from tinygen.system import malloc, runtime
     except ModuleNotFoundError:  # it needs etils, which a machine that is lent for measuring may not have
         return False
-    malloc.keep_memory()
-    runtime.compute_in_turn()
+    malloc.retain_freed_memory()
+    runtime.disable_async_dispatch()
     return True
 
 

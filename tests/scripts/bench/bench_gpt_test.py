@@ -26,7 +26,7 @@ for line in sys.stdin:
 
 @pytest.fixture(autouse=True)
 def own_process(monkeypatch):
-    for module, name in ((malloc, "keep_memory"), (runtime, "compute_in_turn")):  # for a process of its own
+    for module, name in ((malloc, "retain_freed_memory"), (runtime, "disable_async_dispatch")):  # for a process of its own
         monkeypatch.setattr(module, name, bool)
     monkeypatch.setattr(bench_gpt.machine, "busy_share", lambda: 0.0)
     monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])  # put back in the end

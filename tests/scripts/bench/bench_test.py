@@ -17,7 +17,7 @@ SCRIPTS = Path(__file__).parents[3] / "scripts" / "bench"
 
 @pytest.fixture
 def bench(monkeypatch):
-    for module, name in ((malloc, "keep_memory"), (runtime, "compute_in_turn")):  # for a process of its own
+    for module, name in ((malloc, "retain_freed_memory"), (runtime, "disable_async_dispatch")):  # for a process of its own
         monkeypatch.setattr(module, name, bool)
     monkeypatch.setattr(bench_script.machine, "busy_share", lambda: 0.0)
     return bench_script
@@ -191,7 +191,7 @@ def test_help_names_every_command_at_once_without_jax():
 def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tmp_path, monkeypatch, capsys):
     """The number of steps that each took, not their time."""
     order = []
-    advance = train.Record.advance
+    advance = train.RunLogger.advance
 
     class Counted:
         """A jitted or compiled step that notes its calls."""
@@ -215,7 +215,7 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
 
     monkeypatch.setattr(build, "train_step", counting(build.train_step))
     monkeypatch.setattr(program, "compiled_aside", lambda traced: SimpleNamespace(result=lambda: Counted(traced.lower().compile())))
-    monkeypatch.setattr(train.Record, "advance", advancing)
+    monkeypatch.setattr(train.RunLogger, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0
     looped, bare = ["step", "loop"] * 3, ["step"] * 3
     assert order == [*looped, *bare, *bare, *looped, *bare, *looped, *bare, "step", "loop"]  # the first of each warms up; the last saves

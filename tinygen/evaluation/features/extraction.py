@@ -77,7 +77,7 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
             held += num
             if held >= TRIMMED:
                 held = 0
-                malloc.return_memory()
+                malloc.release_freed_memory()
     if before is not None:
         yield _fetched(*before)
 
