@@ -4,6 +4,7 @@ import functools
 
 from absl import flags
 
+from tinygen.config.objectives import SAMPLERS
 from tinygen.config.schema import SCHEMA
 
 SHELLS = ("bash", "zsh", "fish")
@@ -71,8 +72,8 @@ def _sampler(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("nfe", None, "Network evaluations per sample, including guidance. Default: the recipe's.", flag_values=values)
     flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
     text, real = functools.partial(flags.DEFINE_string, flag_values=values), functools.partial(flags.DEFINE_float, flag_values=values)
-    samplers = "euler, heun, midpoint, rk4, dpmpp_2m, edm_heun, dopri5 or sde; average for an average velocity"
-    text("sampler", None, f"Sampler: {samplers}. Default: the recipe's.")
+    samplers = ", ".join(SAMPLERS)
+    text("sampler", None, f"Sampler: {samplers}; average takes an average velocity. Default: the recipe's.")
     text("time_grid", None, "Time steps, except for dopri5: uniform, logit_normal or shifted. Default: the recipe's.")
     real("shift", None, "Shift of --time_grid=shifted; larger values put more steps near noise. Default: the recipe's.")
     real("tolerance", None, "Error tolerance per step of --sampler=dopri5. Default: the recipe's.")

@@ -50,9 +50,10 @@ def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:
     """The codec of the run in that folder, or of the run that it begins from, where tokens are to keep their meaning; otherwise None."""
     if not (config.text.tokens or "tokenizer" in config.data):
         return None
-    for step in reversed(store.saved_steps(folder) if folder else ()):
+    saved = [(folder, step) for step in reversed(store.saved_steps(folder))] if folder else []
+    for workdir, step in saved:
         try:
-            return Codec.from_json(store.item(folder, step, "codec"))
+            return Codec.from_json(store.item(workdir, step, "codec"))
         except UserError:  # a torn checkpoint, which is set aside later
             continue
     return store.find(config.init.ckpt, option="config.init.ckpt").codec if config.init.ckpt else None

@@ -88,9 +88,7 @@ class Latents(Domain):
         if old.sha256 != self.sha256:
             return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {self.name} ({self.sha256[:16]})"]
         if (old.scale, old.shift) != (self.scale, self.shift):
-            return [
-                f"scale of latents: {old.scale:.6g} -> {self.scale:.6g} (scripts/prepare_latents.py --like=DIR takes the first stage's)"
-            ]
+            return [f"scale of latents: {old.scale:.6g} -> {self.scale:.6g} (scripts/prepare/prepare_latents.py --like=DIR keeps it)"]
         return []
 
     def scaled(self, z: np.ndarray) -> np.ndarray:
