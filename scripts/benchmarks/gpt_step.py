@@ -12,7 +12,7 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec, Field
 from tinygen.data.text.vocabulary import Vocabulary
 from tinygen.errors import UserError
-from tinygen.nn import layers
+from tinygen.nn.feed_forward import swiglu_hidden
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_gpt_peer.py"
 PLAIN = dict(positions="learned", feed_forward="gelu", kv_heads=0, tied=True, qk_norm=False, dropout=0.0)  # what the peer is
@@ -81,5 +81,5 @@ def loaded(recipe: str, settings: Sequence[str]) -> Config:
 def peer_options(config: Config, vocabulary: int) -> dict[str, Any]:
     """What `bench_gpt_peer.py` is told."""
     sizes = {name: config.model[name] for name in ("width", "depth", "heads")}
-    hidden = layers.swiglu_hidden(config.model.width, 1.5 * config.model.mlp_ratio, config.model.mlp_multiple)  # as MiniGPT rounds it
+    hidden = swiglu_hidden(config.model.width, 1.5 * config.model.mlp_ratio, config.model.mlp_multiple)  # as MiniGPT rounds it
     return dict(**sizes, hidden=hidden, vocabulary=vocabulary, length=config.data.length, batch_size=config.batch_size)
