@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 
 from tinygen import optim
 from tinygen.config import Config
@@ -22,10 +21,6 @@ from tinygen.models.convnext import ConvNeXt
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
-from tinygen.nn.attention import Attention
-from tinygen.nn.causal_attention import CausalAttention
-from tinygen.nn.experts import Experts
-from tinygen.nn.layers import GELU, SwiGLU
 from tinygen.nn.matmul import best_precision
 from tinygen.nn.names import path_name, variable_name
 from tinygen.objectives.autoencoder import Reconstruction
@@ -36,7 +31,7 @@ from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 from tinygen.objectives.regression import Regression
-from tinygen.train_step import Call, TrainState, make_train_step, make_train_steps, split
+from tinygen.train_step import Tree, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {
     "microdit": MicroDiT,
@@ -93,12 +88,14 @@ class Parts:
 
     create: makes the model from random streams; cheap to trace, so it can be evaluated for shapes alone
     graphdef: the model's static half
+    weights: (params, buffers) of the model, as shapes
     """
 
     codec: Codec
     objective: Objective
     create: Callable[[nnx.Rngs], nnx.Module]
     graphdef: nnx.GraphDef
+    weights: tuple[Tree, Tree]
     layout: Layout
 
 
@@ -149,34 +146,13 @@ def parts(config: Config, codec: Codec) -> Parts:
     # Refuse now what the model would refuse later, and what of it no device could hold.
     model = nnx.eval_shape(lambda: create(nnx.Rngs(0)))
     graphdef, params, buffers = split(model)
-    check_heads(config, model, mesh.shape["tensor"])
+    check_mesh(config, model, mesh.shape["tensor"])
     variables = {"params": params, "buffers": buffers}
     names = [variable_name(path_name(path)) for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
     own = getattr(_row(MODELS, "model", config), "SHARDING", ())
     layout = Layout(mesh, (*check_rules(config.sharding.rules, names), *own), config.sharding.min_size)
     layout.shardings(variables)
-    return Parts(codec=codec, objective=objective, create=create, graphdef=graphdef, layout=layout)
-
-
-def train_step(config: Config, parts: Parts, shardings: TrainState) -> Callable[..., tuple[TrainState, Any]]:
-    """The compiled training step. It takes over the memory of the state that it is given."""
-    return jax.jit(_train_step(config, parts), donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
-
-
-def train_call(config: Config, parts: Parts, shardings: TrainState) -> tuple[Callable[..., tuple[TrainState, Any]], Any]:
-    """What the loop calls, jitted as `train_step` is, and the shapes of its second argument: that step and a batch, or as many as
-    config.train.steps_per_call of them and their batches.
-    """
-    if config.train.steps_per_call == 1:
-        return train_step(config, parts, shardings), abstract_batch(parts.codec, config.batch_size)
-    steps = make_train_steps(_train_step(config, parts))
-    jitted = jax.jit(steps, donate_argnums=0, out_shardings=(shardings, parts.layout.replicated))
-    return jitted, abstract_call(config, parts)
-
-
-def _train_step(config: Config, parts: Parts) -> Callable[..., Any]:
-    keys = {"seed": config.seed, "ema_decay": config.ema.decay, "accumulate": config.optim.accumulate}
-    return make_train_step(parts.graphdef, parts.objective, *optimizer(config), **keys)
+    return Parts(codec=codec, objective=objective, create=create, graphdef=graphdef, weights=(params, buffers), layout=layout)
 
 
 def optimizer(config: Config) -> tuple[Any, optim.Schedule]:
@@ -191,51 +167,11 @@ def schedule_keys(config: Config) -> dict[str, Any]:
     return keys | {"decay_steps": keys["decay_steps"] or config.train.steps}
 
 
-def abstract_batch(codec: Codec, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a training batch."""
-    return {key: jax.ShapeDtypeStruct((batch_size, *field.shape), field.dtype) for key, field in codec.spec.items()}
-
-
-def abstract_held_out(codec: Codec, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a batch of `DataSource.epoch`."""
-    return abstract_batch(codec, size) | {"weight": jax.ShapeDtypeStruct((size,), "float32")}
-
-
-def abstract_call(config: Config, parts: Parts) -> Call:
-    """The shapes of a call's batches, and where they stand: each split as a batch is."""
-    layout = parts.layout
-    split_rows = NamedSharding(layout.mesh, PartitionSpec(None, *layout.batch.spec))
-    batches = {
-        key: jax.ShapeDtypeStruct((config.train.steps_per_call, *leaf.shape), leaf.dtype, sharding=split_rows)
-        for key, leaf in abstract_batch(parts.codec, config.batch_size).items()
-    }
-    return Call(jax.ShapeDtypeStruct((), "int32", sharding=layout.replicated), batches)
-
-
-def check_heads(config: Config, model: nnx.Module, tensor: int) -> None:
-    """Raises UserError for heads, feed-forwards and experts that do not split evenly, though the width of their products may."""
+def check_mesh(config: Config, model: nnx.Module, tensor: int) -> None:
+    """Raises UserError where mesh.tensor does not evenly split what a module, which says so itself, has it split."""
     for _, module in nnx.iter_modules(model):
-        if isinstance(module, CausalAttention):
-            for key, heads in {"kv_heads": module.kv_heads, "heads": module.heads}.items():
-                if heads % tensor and (key == "heads" or module.kv_heads != module.heads):
-                    raise UserError(f"config.model.{key}={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
-        if isinstance(module, MiniGPT) and (rows := module.tokens.embedding.shape[0]) % tensor:
-            cure = f"config.model.vocabulary_multiple={config.model.vocabulary_multiple} must be a multiple of it"
-            raise UserError(f"config.mesh.tensor={tensor} splits the embedding, which has {rows} rows: {cure}")
-        if isinstance(module, Attention) and module.heads % tensor:
-            heads = module.heads
-            if heads == config.model.get("heads"):
-                raise UserError(f"config.model.heads={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
-            what = f"config.mesh.tensor={tensor} splits attention's heads"
-            if "heads" not in config.model:
-                raise UserError(f"{what}, and model {config.model.name!r} has {heads}: leave it at 1")
-            raise UserError(f"{what}, and a block has {heads}: change config.model.attention_first, mixer_width or text_width")
-        if isinstance(module, SwiGLU | GELU) and (hidden := module.up.kernel.shape[1]) % tensor:
-            cure = f"config.model.mlp_multiple={config.model.mlp_multiple} must be a multiple of it"
-            raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
-        if isinstance(module, Experts) and config.model.experts % tensor:
-            num = config.model.experts
-            raise UserError(f"config.model.experts={num} is not a multiple of config.mesh.tensor={tensor}, which splits them")
+        if check := getattr(module, "check_mesh", None):
+            check(tensor, config.model)
 
 
 def check_time(config: Config, objective: Objective) -> None:
@@ -260,15 +196,6 @@ def check_conditions(config: Config, codec: Codec) -> None:
     for each in codec.conditions:
         if each.fact and each.fact not in arguments:
             raise UserError(each.unread(config.model.name))
-
-
-def check_batch_size(config: Config, layout: Layout) -> None:
-    """Raises UserError for a batch that does not split over the devices."""
-    micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
-    if micro % multiple:
-        divided = f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
-        what = f"config.batch_size={config.batch_size}{divided}"
-        raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
 
 
 def precision(config: Config) -> str:

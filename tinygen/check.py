@@ -4,10 +4,9 @@ All that is written lies in a folder beside the workdir, which is taken away aga
 """
 
 import contextlib
-import functools
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,26 +17,24 @@ from rich.console import Console
 from tinygen import build, optim
 from tinygen import config as config_lib
 from tinygen.checkpoints import checksums, store
-from tinygen.checkpoints.best import Best
 from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
-from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError, printable
-from tinygen.evaluation.during_training import make_scoring
 from tinygen.profiling.footprint import bytes_held, placed, si
-from tinygen.sampling.preview import make_preview, preview_size, preview_step
+from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits, runtime
-from tinygen.system.runtime import StopSignal
-from tinygen.train_step import TrainState, init_state
-from tinygen.training import program
-from tinygen.training.batches import bounded, calls, device_calls
-from tinygen.training.duration import Times, forecast
-from tinygen.training.held_out import held_out_size, held_out_step, make_evaluation
-from tinygen.training.loop import Loop, Pending, flush
+from tinygen.train_step import TrainState
+from tinygen.training.batches import calls, device_calls
+from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES
+from tinygen.training.duration import forecast
+from tinygen.training.held_out import held_out_size, held_out_step
 from tinygen.training.nonfinite import Guard, Spikes
-from tinygen.training.preflight import abstract_state, check_disk, check_memory
-from tinygen.training.setup import check_same_data, initial_weights, opened, show_data
+from tinygen.training.periodic import Outcome, Periodic, make_periodic
+from tinygen.training.preflight import check_disk, check_memory, opened
+from tinygen.training.program import held_out_shapes
+from tinygen.training.setup import Run, check_same_data, open_record, set_up, show_data, state_at
+from tinygen.training.step_log import StepLog, Taken
 from tinygen.workdir.logger import RunLogger
 from tinygen.workdir.scratch import beside
 
@@ -67,21 +64,10 @@ def main(config: Config, workdir: str) -> int:
         place = stack.enter_context(beside(folder))
         leaving = stack.pop_all()
     with leaving, jax.set_mesh(parts.layout.mesh), Saves(place, config, source.codec) as saves:
-        times = rehearse(Run(config, source, parts, folder, place, saves), checks)
+        step, asides = rehearse(set_up(config, folder, source, parts, saves), checks)
         processes.wait_for_all("checked")
-    checks.say(f"everything that this run will do has been done once; {forecast(config, reached(folder), times)}")
+    checks.say(f"everything that this run will do has been done once; {forecast(config, reached(folder), step, asides)}")
     return 0
-
-
-class Run(NamedTuple):
-    """place: the folder that stands for the workdir"""
-
-    config: Config
-    source: DataSource
-    parts: build.Parts
-    workdir: epath.Path
-    place: epath.Path
-    saves: Saves
 
 
 class Checks:
@@ -112,113 +98,95 @@ class Checks:
         self.console.print(printable(line.rstrip()), markup=False, highlight=False, soft_wrap=True)
 
 
-def rehearse(run: Run, checks: Checks) -> Times:
-    """The run's branches in turn, each as `train.run` takes it."""
-    config, source, parts = run.config, run.source, run.parts
-    layout = parts.layout
-    abstract = abstract_state(config, parts)
-    shardings = layout.shardings(abstract)
-    fed = bounded(config)
+def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
+    """The run's branches in turn, each as `train.run` takes it. Returns the seconds of a step, and of periodic work by its name."""
     with checks("compile the step") as found:
-        jitted, argument = build.train_call(fed, parts, shardings)
-        compiled = program.compiled_step(jitted, layout, abstract, argument)
-        found += fits(compiled, "the training step", abstract, abstract, parts)
-    held_out, drawing = compile_asides(run, abstract, checks)
+        step = run.program.compiled()
+        abstract = run.program.abstract
+        found += fits(step, "the training step", abstract, abstract, run.parts)
+    held_out, drawing = compile_asides(run, checks)
     with checks("two calls of the step") as found:
-        weights = initial_weights(config, abstract, shardings)[0] if config.init.ckpt and not reached(run.workdir) else None
-        init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
-        state = jax.jit(init, donate_argnums=0, out_shardings=shardings)(weights)
-        pending, seconds = [], 0.0
-        with device_calls(fed, source, parts, 0, 0) as batches:
-            for now, given in zip(list(calls(fed, 0))[:2], batches, strict=False):
-                began = time.perf_counter()
-                state, metrics = compiled(state, given)
-                jax.block_until_ready(state)
-                seconds = (time.perf_counter() - began) / len(now)
-                pending.append(Pending(now, jax.device_get(metrics), {}))
+        state, taken, seconds = take_two_calls(run, step)
         found.append(f"{seconds:.3g} s a step")
-    state, size = save_and_restore(run, state, abstract, checks)
-    times = Times(seconds, 0.0, 0.0, 0.0)
-    few = min(examples := held_out_examples(run), BATCHES * held_out_size(config, parts))
-    evaluation = make_evaluation(config_lib.change(config, {"train": {"eval_num": few}}), source, parts, step=held_out)
-    if config.train.eval_every:
-        with checks("evaluation") as found:
-            began = time.perf_counter()
-            values = evaluation(state) or {}
-            times = times._replace(evaluation=(time.perf_counter() - began) * examples / few)
-            found += [f"{name} {value:.4g}" for name, value in values.items() if name.endswith("_loss") and "raw" not in name]
-    few = parts.layout.padded(FEW)
-    scoring = make_scoring(config, source, parts, few=few) if config.eval.every else lambda state: None
-    if config.eval.every:
-        with checks("scores") as found:
-            began = time.perf_counter()
-            scored = scoring(state)
-            times = times._replace(scores=(time.perf_counter() - began) * config.eval.num / few)
-            found.append(
-                f"of {few} samples only: " + ", ".join(f"{name} {value:.4g}" for name, value in (scored.values if scored else {}).items())
-            )
-    preview = make_preview(config, source, parts, drawing)
-    with checks("preview and writers") as found:
-        record = RunLogger(
-            run.place, 0, config.train.steps, config.batch_size, source.codec.medium.noun, config.train.writers, config_lib.flatten(config)
-        )
+    state, size = save_and_restore(run, state, checks)
+    examples, few = held_out_examples(run), run.parts.layout.padded(FEW)
+    batches = min(examples, BATCHES * held_out_size(run.config, run.parts))
+    small = config_lib.change(run.config, {"train": {"eval_num": batches}})
+    works = make_periodic(small, run.source, run.parts, few=few, held_out=held_out, drawing=drawing)
+    whole = {EVALUATION: examples / batches, SCORES: run.config.eval.num / few, PREVIEW: 1.0}  # of what is tried
+    times = {}
+    for work in works:
+        if work.measures:
+            with checks(work.name) as found:
+                outcome, times[work.name] = tried(work, state)
+                found.append(measured(work.name, outcome.values, few))
+    with checks("preview and writers") as found, open_record(run, run.saves.workdir.root) as record:
         record.progress.disable = True
-        with record:
-            best = Best(record.workdir, "", 0)
-            guard = Guard("stop", 0, 0, skipped=0, streak=0, attempt=0)
-            loop = Loop(
-                fed,
-                source,
-                parts,
-                compiled,
-                evaluation,
-                preview,
-                scoring,
-                run.saves,
-                best,
-                record,
-                guard,
-                Spikes(0),
-                {},
-                StopSignal(),
-                None,
-            )
-            for each in pending:
-                flush(loop, each)
-            show_data(record.workdir, source, config.train.preview_num)
-            if config.train.preview_every:
-                began = time.perf_counter()
-                shown = preview(state)
-                times = times._replace(preview=time.perf_counter() - began)
-                record.preview(1, shown)
-                found.append(f"{', '.join(shown)} drawn in {times.preview:.3g} s")
-        found.append("written: " + ", ".join(["metrics.jsonl", "TensorBoard", *filter(None, [config.train.writers])]))
+        write(run, record, taken)
+        for work in works:
+            if not work.measures:
+                outcome, times[work.name] = tried(work, state)
+                record.preview(1, outcome.media)
+                found.append(f"{', '.join(outcome.media)} drawn in {times[work.name]:.3g} s")
+        found.append("written: " + ", ".join(["metrics.jsonl", "TensorBoard", *filter(None, [run.config.train.writers])]))
     with checks("room for checkpoints") as found:
-        check_disk(config, run.workdir, size)
+        check_disk(run.config, run.workdir, size)
         free = limits.free_bytes(run.workdir)
         found.append(f"{si(size, 1024)}B each" + (f", {si(free, 1024)}B free" if free is not None else ""))
-    return times
+    return seconds, {name: whole[name] * taken for name, taken in times.items()}
 
 
-def compile_asides(run: Run, abstract: TrainState, checks: Checks) -> tuple[Any, Any]:
+def take_two_calls(run: Run, step: Any) -> tuple[TrainState, list[Taken], float]:
+    """(the state after the run's first two calls of the compiled step, what they gave, seconds of a step in the second)."""
+    state = run.program.initialise() if reached(run.workdir) else state_at(run, 0)[0]
+    taken, seconds = [], 0.0
+    with device_calls(run.fed, run.source, run.parts, 0, 0) as batches:
+        for steps, batch in zip(list(calls(run.fed, 0))[:2], batches, strict=False):
+            began = time.perf_counter()
+            state, metrics = step(state, batch)
+            jax.block_until_ready(state)
+            seconds = (time.perf_counter() - began) / len(steps)
+            taken.append(Taken(steps, jax.device_get(metrics), {}))
+    return state, taken, seconds
+
+
+def tried(work: Periodic, state: TrainState) -> tuple[Outcome, float]:
+    """What came of the work, and its seconds."""
+    began = time.perf_counter()
+    outcome = work.run(state) or Outcome()
+    return outcome, time.perf_counter() - began
+
+
+def measured(name: str, values: Mapping[str, float], few: int) -> str:
+    """What to say of an evaluation: its losses; of scores, all. few: samples that were scored"""
+    if name == SCORES:
+        return f"of {few} samples only: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    return "; ".join(f"{name} {value:.4g}" for name, value in values.items() if name.endswith("_loss") and "raw" not in name)
+
+
+def write(run: Run, record: RunLogger, taken: Sequence[Taken]) -> None:
+    """The lines of the steps, and what shows the data."""
+    guard = Guard("stop", 0, 0, skipped=0, streak=0, attempt=0)
+    log = StepLog(config=run.fed, objective=run.parts.objective, record=record, guard=guard, spikes=Spikes(0))
+    for each in taken:
+        log.write(each)
+    show_data(record.workdir, run.source, run.config.train.preview_num)
+
+
+def compile_asides(run: Run, checks: Checks) -> tuple[Any, Any]:
     """The evaluation's and the preview's jitted functions, compiled for what they will be called with; None where the run has none."""
-    config, parts = run.config, run.parts
+    config, parts, abstract = run.config, run.parts, run.program.abstract
     params, ema, buffers = (placed(tree, parts.layout) for tree in (abstract.params, abstract.ema, abstract.buffers))
     held_out = drawing = None
-
-    def batch(size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        leaves = build.abstract_held_out(parts.codec, size).items()
-        return {key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=parts.layout.batch) for key, leaf in leaves}
-
     if config.train.eval_every:
         with checks("compile evaluation") as found:
             held_out = held_out_step(config, parts)
-            compiled = held_out.lower(ema, buffers, batch(held_out_size(config, parts)), 0).compile()
+            compiled = held_out.lower(ema, buffers, held_out_shapes(parts, held_out_size(config, parts)), 0).compile()
             found += fits(compiled, "the evaluation", abstract, (abstract.ema, abstract.buffers), parts)
     if config.train.preview_every:
         with checks("compile the preview") as found:
             drawing = preview_step(config, parts)
-            compiled = drawing.lower(params, ema, buffers, batch(preview_size(config, parts))).compile()
+            compiled = drawing.lower(params, ema, buffers, held_out_shapes(parts, preview_size(config, parts))).compile()
             found += fits(compiled, "the preview", abstract, (abstract.params, abstract.ema, abstract.buffers), parts)
     return held_out, drawing
 
@@ -239,11 +207,11 @@ def fits(compiled: Any, what: str, state: TrainState, given: Any, parts: build.P
     return [f"needs {si(needed, 1024)}B of a device's {si(limits.device_bytes(), 1024)}B"]
 
 
-def save_and_restore(run: Run, state: TrainState, abstract: TrainState, checks: Checks) -> tuple[TrainState, int]:
+def save_and_restore(run: Run, state: TrainState, checks: Checks) -> tuple[TrainState, int]:
     """The state as it comes back from a checkpoint, found the same bit for bit, and the checkpoint's bytes on the disk."""
     step, folder = int(state.step), run.saves.checkpoints.path()
     with checks("save") as found:
-        run.saves.save(step, state, {}, streak=0, owes=[], ready=lambda: None)
+        run.saves.save(step, state, streak=0, pending=[], ready=lambda: None)
         run.saves.settle()
         run.saves.check()
         size = bytes_below(folder)
@@ -253,7 +221,7 @@ def save_and_restore(run: Run, state: TrainState, abstract: TrainState, checks: 
             raise UserError(f"{folder / str(step)} is damaged as soon as it is saved ({why}): does the disk keep what it is given?")
         saved = shards(state)
         del state  # a run restores into devices that are empty
-        restored = store.restore(run.saves.manager, step, abstract, run.parts.layout.shardings(abstract))
+        restored = state_at(run, step)[0]
         if not all(same_bits(a, b) for a, b in zip(saved, shards(restored), strict=True)):
             raise UserError(f"the state restored from {folder} is not the one saved: does the disk keep what it is given?")
         found.append(f"{len(jax.tree.leaves(restored))} arrays, the same bit for bit")

@@ -17,6 +17,7 @@ from tinygen.optim import Schedule
 from tinygen.rng import stream
 
 Tree = dict[str, Any]
+Optimizer = optax.GradientTransformationExtraArgs
 Metrics = dict[str, Any]  # name -> scalar, or a (sum, weight) pair
 
 
@@ -56,16 +57,21 @@ def init_state(
     """
     _, params, buffers = split(create(nnx.Rngs(stream(seed, "init"))))
     if given is not None:
-        params, buffers = _updated(params, given[0]), _updated(buffers, given[1])
+        params, buffers = overlaid(params, given[0]), overlaid(buffers, given[1])
+    return fresh_state(params, buffers, tx)
+
+
+def fresh_state(params: Tree, buffers: Tree, tx: optax.GradientTransformation) -> TrainState:
+    """The state of a model that has taken no step."""
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, buffers, jax.tree.map(jnp.copy, params), tx.init(params), {"skipped": zero, "attempt": jnp.copy(zero)})
 
 
-def _updated(tree: Any, given: Any) -> Any:
+def overlaid(tree: Any, given: Any) -> Any:
     """`tree` with its leaves replaced by those of `given`, a subset."""
     if not isinstance(tree, Mapping):
         return given
-    return {key: _updated(value, given[key]) if key in given else value for key, value in tree.items()}
+    return {key: overlaid(value, given[key]) if key in given else value for key, value in tree.items()}
 
 
 def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
@@ -74,14 +80,7 @@ def graph_of(create: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
 
 
 def make_train_step(
-    graphdef: nnx.GraphDef,
-    objective: Any,
-    tx: optax.GradientTransformationExtraArgs,
-    schedule: Schedule,
-    *,
-    seed: int,
-    ema_decay: float,
-    accumulate: int,
+    graphdef: nnx.GraphDef, objective: Any, tx: Optimizer, schedule: Schedule, *, seed: int, ema_decay: float, accumulate: int
 ) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Metrics]]:
     """A pure function (state, batch) -> (state, metrics).
 
@@ -113,14 +112,8 @@ def make_train_step(
 
         params, buffers, ema, opt_state, update_ratio = jax.lax.cond(finite, update, skip)
         guard = {"skipped": state.guard["skipped"] + jnp.where(finite, 0, 1), "attempt": state.guard["attempt"]}
-        metrics |= {
-            "lr": schedule(count),
-            "grad_norm": grad_norm,
-            "param_norm": param_norm,
-            "update_ratio": update_ratio,
-            "skipped": guard["skipped"],
-        }
-        return TrainState(state.step + 1, params, buffers, ema, opt_state, guard), metrics
+        metrics |= {"lr": schedule(count), "grad_norm": grad_norm, "param_norm": param_norm, "update_ratio": update_ratio}
+        return TrainState(state.step + 1, params, buffers, ema, opt_state, guard), metrics | {"skipped": guard["skipped"]}
 
     return train_step
 

@@ -13,7 +13,6 @@ that are already there.
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -151,8 +150,8 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
     from tinygen.checkpoints import store
     from tinygen.distributed import processes
     from tinygen.nn.names import path_name
-    from tinygen.train_step import init_state
     from tinygen.training import batches as feed
+    from tinygen.training.program import make_program
 
     def same(leaf: jax.Array, stored: np.ndarray) -> bool:
         return all(np.array_equal(shard.data, stored[shard.index]) for shard in leaf.addressable_shards)
@@ -163,9 +162,8 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         saved = store.find(workdirs[0])
         config = config_lib.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
         source, parts = build.data_source(config), build.parts(config, saved.codec)
-        abstract = jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
-        shardings = parts.layout.shardings(abstract)
-        take_step = build.train_step(config, parts, shardings)
+        made = make_program(config_lib.change(config, dict(train=dict(steps_per_call=1))), parts)
+        abstract, shardings, take_step = made.abstract, made.shardings, made.step
         with feed.device_batches(config, source, parts, 0, saved.step) as batches:
             batch = next(batches)
         whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step, ahead=False))

@@ -11,6 +11,7 @@ from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.nn.names import path_name
 from tinygen.train_step import graph_of, init_state, make_train_step
+from tinygen.training.preflight import check_batch_size
 
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2)]
 STEPS = 20
@@ -168,11 +169,11 @@ def test_a_batch_put_on_the_devices_is_the_batch(sizes):
 
 def test_a_batch_that_does_not_split_over_the_devices_is_refused(tiny):
     layout = Layout(mesh_of(2, 2, 2))
-    build.check_batch_size(tiny(batch_size=4), layout)
+    check_batch_size(tiny(batch_size=4), layout)
     with pytest.raises(UserError, match=r"config.batch_size=6 is not a multiple of the 4 devices"):
-        build.check_batch_size(tiny(batch_size=6), layout)
+        check_batch_size(tiny(batch_size=6), layout)
     with pytest.raises(UserError, match=r"config.batch_size=8 / optim.accumulate=4 is not a multiple"):
-        build.check_batch_size(tiny(batch_size=8, optim=dict(accumulate=4)), layout)
+        check_batch_size(tiny(batch_size=8, optim=dict(accumulate=4)), layout)
 
 
 def test_of_an_embedding_fsdp_splits_the_vocabulary_or_nothing(eight):

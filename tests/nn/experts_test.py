@@ -10,7 +10,7 @@ from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.errors import UserError
 from tinygen.nn import experts
 from tinygen.nn.experts import Experts
-from tinygen.nn.layers import SwiGLU
+from tinygen.nn.feed_forward import SwiGLU
 from tinygen.train_step import merge, split
 
 B, L, D, F, E = 3, 12, 8, 16, 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tinygen.nn import layers
+from tinygen.nn import feed_forward, layers
 
 
 @pytest.fixture
@@ -102,13 +102,13 @@ def test_modulation_by_zero_is_the_identity_and_acts_an_example(normal):
     [(96, 4.0, 64, 256), (96, 4.0, 256, 256), (128, 4.0, 64, 384), (1152, 2.25, 64, 1728), (512, 4.0, 256, 1536), (32, 0.5, 8, 16)],
 )
 def test_swiglus_hidden_size_is_two_thirds_of_the_ratio_rounded_up(width, ratio, multiple, hidden):
-    assert layers.swiglu_hidden(width, ratio, multiple) == hidden
+    assert feed_forward.swiglu_hidden(width, ratio, multiple) == hidden
     assert hidden % multiple == 0
     assert 0 <= hidden - 2 / 3 * ratio * width < multiple
 
 
 def test_swiglu_is_its_formula(normal, filled):
-    layer, x = filled(layers.SwiGLU(6, 10, precision="float32", rngs=rngs())), normal(2, 3, 6)
+    layer, x = filled(feed_forward.SwiGLU(6, 10, precision="float32", rngs=rngs())), normal(2, 3, 6)
     weights = {
         name: (np.asarray(getattr(layer, name).kernel[...], np.float64), np.asarray(getattr(layer, name).bias[...]))
         for name in ("gate", "up", "down")

@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from tinygen.distributed.mesh import make_mesh
-from tinygen.nn import layers, matmul
 from tinygen.nn.attention import attention
+from tinygen.nn.feed_forward import SwiGLU, matmul
 from tinygen.nn.matmul import product
 
 
@@ -216,7 +216,7 @@ def test_narrow_activations_halve_what_a_feed_forward_keeps_and_differ_by_their_
     x = jnp.asarray(normal(2, 4, 16))
     outputs, kept = {}, {}
     for precision in matmul.PRECISIONS:
-        graphdef, state = nnx.split(layers.SwiGLU(16, 64, precision=precision, rngs=nnx.Rngs(0)))
+        graphdef, state = nnx.split(SwiGLU(16, 64, precision=precision, rngs=nnx.Rngs(0)))
         outputs[precision], pullback = jax.vjp(lambda state, x, graphdef=graphdef: nnx.merge(graphdef, state)(x), state, x)
         kept[precision] = sum(leaf.nbytes for leaf in jax.tree.leaves(pullback) if leaf.size == 2 * 4 * 64)
     assert kept["bfloat16_activations"] <= kept["bfloat16"] / 2

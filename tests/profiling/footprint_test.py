@@ -18,8 +18,8 @@ from tinygen.data.labels import Labels
 from tinygen.distributed.mesh import Layout, make_mesh
 from tinygen.media import Image
 from tinygen.nn.attention import Attention
+from tinygen.nn.feed_forward import SwiGLU
 from tinygen.nn.flops import flops, products
-from tinygen.nn.layers import SwiGLU
 from tinygen.profiling import footprint, hlo
 from tinygen.train_step import init_state, merge, split
 from tinygen.training import program
@@ -42,13 +42,12 @@ def taken(tiny):
         config = tiny(batch_size=16, precision=precision, model=model, sharding=dict(min_size=64))
         parts = build.parts(config, build.data_source(config).codec)
         abstract = jax.eval_shape(lambda: init_state(parts.create, build.optimizer(config)[0], 0))
-        batch = build.abstract_batch(parts.codec, config.batch_size)
         layout = Layout(mesh_of(*sizes), build.MODELS["microdit"].SHARDING, config.sharding.min_size)
         own = build.dataclasses.replace(parts, layout=layout)
-        step = build.train_step(config, own, layout.shardings(abstract))
-        measured = footprint.measure(program.compiled_step(step, layout, abstract, batch), layout, abstract)
+        made = program.make_program(config, own)
+        measured = footprint.measure(made.compiled(), layout, abstract)
         with jax.set_mesh(layout.mesh):
-            return measured, flops(products(step, abstract, batch)), sum(4 * leaf.size for leaf in jax.tree.leaves(abstract))
+            return measured, flops(products(made.step, abstract, made.argument)), sum(4 * leaf.size for leaf in jax.tree.leaves(abstract))
 
     return take
 

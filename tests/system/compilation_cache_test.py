@@ -60,8 +60,7 @@ def test_the_compiled_step_writes_the_state_over_itself(curve, made):
     for size in (1, 3):
         run = made(curve(train=dict(steps_per_call=size)), 1, 2, 1)
         parts = build.parts(run.config, build.data_source(run.config).codec)
-        jitted, argument = build.train_call(run.config, parts, run.shardings)
-        program = programs.compiled_step(jitted, parts.layout, run.abstract, argument)
+        program = programs.make_program(run.config, parts).compiled()
         held = footprint.bytes_held(footprint.placed(run.abstract, parts.layout))
         assert program.memory_analysis().alias_size_in_bytes == held > 0
 

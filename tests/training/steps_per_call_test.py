@@ -16,7 +16,6 @@ from tinygen.cli import main as cli
 from tinygen.errors import UserError
 from tinygen.nn.flops import flops, products
 from tinygen.profiling import footprint
-from tinygen.train_step import init_state
 from tinygen.training import batches as feed
 from tinygen.training import program
 from tinygen.workdir import logger
@@ -121,11 +120,10 @@ def test_operations_and_the_state_are_described_a_step_whatever_a_call_takes(cur
     for size in (1, 4):
         config = curve(train=dict(steps_per_call=size))
         parts = build.parts(config, build.data_source(config).codec)
-        abstract = jax.eval_shape(lambda config=config, parts=parts: init_state(parts.create, build.optimizer(config)[0], 0))
-        jitted, argument = build.train_call(config, parts, parts.layout.shardings(abstract))
-        taken = footprint.measure(program.compiled_step(jitted, parts.layout, abstract, argument), parts.layout, abstract)
+        made = program.make_program(config, parts)
+        taken = footprint.measure(made.compiled(), parts.layout, made.abstract)
         with jax.set_mesh(parts.layout.mesh):
-            found.append((flops(products(jitted, abstract, argument)), taken.program, taken.held))
+            found.append((flops(products(made.step, made.abstract, made.argument)), taken.program, taken.held))
     assert found[0] == found[1]
     assert found[0][0] > 0
 

@@ -80,6 +80,7 @@ class Saves:
         self.unnoted: list[tuple[int, str]] = []  # failures for which there was no room in events.jsonl either
         self.ready: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}
+        self.manifest: dict[str, Any] = {}  # saved with each checkpoint
         store.hide_late_errors()
         train = config.train
         self.manager = store.make_manager(
@@ -129,25 +130,23 @@ class Saves:
         streak = notes.get("streak", 0)
         return streak if isinstance(streak, int) else 0
 
-    def owes(self, step: int) -> list[str]:
-        """What a run that a signal ended did not come to at a checkpoint's step."""
-        owes = checksums.noted(self._folder(step)).get("owes", [])
-        return owes if isinstance(owes, list) else []
+    def pending(self, step: int) -> list[str]:
+        """The periodic work that a signal has interrupted at a checkpoint's step, to be rerun on resume."""
+        pending = checksums.noted(self._folder(step)).get("owes", [])
+        return pending if isinstance(pending, list) else []
 
-    def save(
-        self, step: int, state: TrainState, manifest: dict[str, Any], *, streak: int, owes: list[str], ready: Callable[[], None]
-    ) -> None:
+    def save(self, step: int, state: TrainState, *, streak: int, pending: Sequence[str], ready: Callable[[], None]) -> None:
         """Begins a save; the state may be donated as soon as this returns.
 
-        streak, owes: what the methods of those names will tell of it
+        streak, pending: what the methods of those names will return for it
         ready: waits until all else that the run has left up to here is on disk: no checkpoint may be ahead of that
         """
         self.settle()
         self._tidy()
-        self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": owes}
+        self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": list(pending)}
         try:
             self.workdir.check()  # before Orbax, which would make the folders anew
-            store.save(self.manager, step, state, self.config, self.codec, manifest, sealed=True)
+            store.save(self.manager, step, state, self.config, self.codec, self.manifest, sealed=True)
             self.failed = 0
         except (OSError, ValueError) as error:
             self._lose(error)

@@ -7,17 +7,15 @@ A recipe calls `base(...)` with its changes and `vary(...)` for its variants:
         return vary(config, variant, smoke=dict(model=dict(width=32)))
 """
 
-import importlib.machinery
-import importlib.util
 import json
-import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from tinygen.config import cluster, recipes, rows
 from tinygen.config.schema import RESUME, SCHEMA, STAGE, TABLES
+from tinygen.config.values import merged
 from tinygen.errors import UserError, unknown
 
 CHOSEN = "_chosen"  # the attribute of a configuration that records which keys were set
@@ -35,7 +33,7 @@ def base(**changes: Any) -> Config:
     for name, section in sections.items():
         row = section.get("name", tree[name]["name"]) if isinstance(section, Mapping) else section
         tree[name] |= rows.row(name, row)
-    return _locked(_merged(tree, changes), _row_keys(changes))
+    return _locked(merged(tree, changes), _row_keys(changes))
 
 
 def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
@@ -62,7 +60,7 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
             values = rows.carried(section, old, name, values, values)
             tree[section] = {key: tree[section][key] for key in common} | {"name": name} | row | values
         kept |= {f"{section}.{key}" for key in values}
-    return _locked(_merged(tree, changes), kept)
+    return _locked(merged(tree, changes), kept)
 
 
 def chosen(config: Config, section: str) -> list[str]:
@@ -84,10 +82,10 @@ def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
 def load(spec: str) -> Config:
     """The configuration of a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`. Raises UserError if it is not a recipe."""
     path, variant = recipes.located(spec)
-    module = _module(path)
+    module = recipes.run(path)
     if not callable(getattr(module, "get_config", None)):
-        raise UserError(f"{path} has no function get_config(variant=''): for an example run 'tinygen recipes --copy=dit_digits'")
-    config = _answer(f"get_config({variant!r}) in {path}", lambda: module.get_config(variant))
+        raise UserError(f"{path} has no function get_config(variant=''): 'tinygen recipes --copy=dit_digits' writes one that has")
+    config = recipes.answer(f"get_config({variant!r}) in {path}", lambda: module.get_config(variant))
     if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
     return config
@@ -98,10 +96,10 @@ def sweep(spec: str) -> dict[str, Config]:
     function `sweep()`, which returns {name: nested changes}. Entries that change nothing, for example in this variant, are left out.
     """
     path, _ = recipes.located(spec)
-    config, module = load(spec), _module(path)
+    config, module = load(spec), recipes.run(path)
     if not callable(getattr(module, "sweep", None)):
-        raise UserError(f"{path} has no function sweep() that returns {{name: changes}}; for an example see convnext_mnist_imf")
-    entries = _answer(f"sweep() in {path}", module.sweep)
+        raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}, as that of convnext_mnist_imf does")
+    entries = recipes.answer(f"sweep() in {path}", module.sweep)
     if not isinstance(entries, Mapping) or not all(isinstance(changes, Mapping) for changes in entries.values()):
         raise UserError(f"sweep() in {path} returned {repr(entries)[:80]}, not {{name: nested changes}}")
     changed = {}
@@ -173,38 +171,6 @@ def from_tree(tree: Any, place: str) -> Config:
     return config
 
 
-def _module(path: str) -> Any:
-    """Runs the Python file of a recipe and returns its module."""
-    loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
-    spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
-    assert spec is not None  # since a loader is passed
-    module = importlib.util.module_from_spec(spec)
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # no __pycache__ in a config folder
-    try:
-        loader.exec_module(module)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{path} is not a Python file that can be run: {_brief(error)}") from error
-    finally:
-        sys.dont_write_bytecode = writes
-    return module
-
-
-def _answer(what: str, function: Callable[[], Any]) -> Any:
-    """Calls a function of a recipe. Raises UserError, naming it as `what`, if it fails."""
-    try:
-        return function()
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{what} fails: {_brief(error)}") from error
-
-
-def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
 def _rows(config: Config) -> dict[str, str]:
     """The row of each section."""
     return {section: config[section].name for section in TABLES}
@@ -214,46 +180,6 @@ def _row_keys(changes: Mapping[str, Any]) -> list[str]:
     """The dotted names of row keys set by nested changes."""
     sections = {section: changes[section] for section in TABLES if isinstance(changes.get(section), Mapping)}
     return [f"{section}.{key}" for section, found in sections.items() for key in found]
-
-
-def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    merged = dict(tree)
-    for key, value in changes.items():
-        if key not in tree:
-            where = f"config key (in {path[:-1]})" if path else "config key"
-            raise unknown(where, key, tree)
-        if isinstance(tree[key], Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(tree[key], value, f"{path}{key}.")
-        else:
-            merged[key] = _coerced(f"{path}{key}", tree[key], value)
-    return merged
-
-
-def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
-    """`value` as the type of `default`: converts an int to a float, and a list or a single number to a tuple, but nothing else."""
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise UserError(f"config.{key}: no float is as large as a number of {len(str(value))} digits") from error
-    if isinstance(default, tuple):
-        plain = bool(default) and not isinstance(default[0], tuple)  # all items have the same type; a tuple of tuples is not checked here
-        if plain and isinstance(default[0], int | float) and isinstance(value, int | float):
-            value = (value,)
-        if isinstance(value, list | tuple):
-            return tuple(_coerced(key, default[0], each, item=True) if plain else _frozen(each) for each in value)
-    if type(value) is not type(default):
-        kind = {int: "whole number", float: "number"}.get(
-            type(default), "section" if isinstance(default, Mapping) else type(default).__name__
-        )
-        several = f", or several separated by commas, such as {default!r},{default!r}" if item else ""  # item: of a tuple
-        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}{several}")
-    return value
-
-
-def _frozen(value: Any) -> Any:
-    """The value with lists converted to tuples, recursively."""
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _locked(tree: Mapping[str, Any], kept: Collection[str]) -> Config:

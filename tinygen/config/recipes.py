@@ -8,9 +8,13 @@ Each docstring has three lines that `tinygen recipes` shows, parsed without runn
 """
 
 import ast
+import importlib.machinery
+import importlib.util
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinygen.errors import UserError, unknown
 
@@ -87,3 +91,35 @@ def existing(spec: str) -> tuple[str, str]:
         if each not in known:
             raise unknown("variant", each, known)
     return path, variant
+
+
+def run(path: str) -> Any:
+    """The module of a recipe's Python file. Raises UserError where it cannot be run."""
+    loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
+    spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
+    assert spec is not None  # since a loader is given
+    module = importlib.util.module_from_spec(spec)
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
+    try:
+        loader.exec_module(module)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path} is not a Python file that can be run: {_brief(error)}") from error
+    finally:
+        sys.dont_write_bytecode = writes
+    return module
+
+
+def answer(what: str, function: Callable[[], Any]) -> Any:
+    """What a recipe's function gives. Raises UserError, naming it as `what`, where it fails."""
+    try:
+        return function()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} fails: {_brief(error)}") from error
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

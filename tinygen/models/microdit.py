@@ -8,8 +8,9 @@ Blocks of self-attention and SwiGLU, or a mixture of experts, are modulated by t
 2023): at initialisation every block is the identity and the output zero.
 """
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +25,8 @@ from tinygen.nn.attention import Attention
 from tinygen.nn.caption_encoder import TextEncoder, pooled
 from tinygen.nn.conditioning import Conditioned, Scalars, span
 from tinygen.nn.experts import Experts
-from tinygen.nn.layers import Linear, Output, SwiGLU
+from tinygen.nn.feed_forward import SwiGLU, swiglu_hidden
+from tinygen.nn.layers import Linear, Output
 
 POSITIONS = ("sincos", "rope")
 
@@ -102,85 +104,59 @@ class MicroDiT(Conditioned):
         text_width: int, adaln: str, qk_norm: bool, time_scale: float, inputs: Sequence[str], head: bool, precision: str, attention: str,
         needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
-        sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
-        for key, value in dict(**sizes, time_scale=time_scale).items():
-            if not 0 < value < math.inf:
-                raise UserError(f"config.model.{key}={value} must be positive")
-        mixer = (mixer_width or width) if mixer_depth else width
-        self._check(shape, patch, width, heads, adaln)
+        self._check(shape, patch, width, depth, heads, mlp_ratio, mlp_multiple, time_scale, adaln)
         self._check_positions(positions, position_grid, width, heads)
-        self._check_mixer(mixer_depth, mixer_width, mixer, width // heads)
+        size, mixer = width // heads, (mixer_width or width) if mixer_depth else width
+        self._check_mixer(mixer_depth, mixer_width, mixer, size)
         ratios, counts = block_sizes(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
-        H, W, C = shape
-        rows, columns = layers.patches_of((H, W), patch)
-        self.grid, self.position_grid = (rows, columns), position_grid
-        self.rotated = width // heads if positions == "rope" else 0  # features of a head
-        self.num = masking.num_kept(rows * columns, mask)
+        self.grid, self.position_grid = layers.patches_of(shape[:2], patch), position_grid
+        self.rotated = size if positions == "rope" else 0  # features of a head
+        self.num = masking.num_kept(math.prod(self.grid), mask)
         mixture.check(experts, capacity, self.num)
         text = (text_width or width) if text_vocabulary or text_features else 0
-        self._check_text(text_depth, text, width // heads)
+        self._check_text(text_depth, text, size)
         kind: dict[str, Any] = dict(qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
         common: dict[str, Any] = dict(text=text, capacity=capacity, own=adaln == "block", **kind)
-
-        def hidden(width: int, ratio: float) -> int:
-            return layers.swiglu_hidden(width, ratio, mlp_multiple)
-
-        def shared(outputs: int) -> Linear | None:
-            return None if adaln == "block" else Linear(width, outputs, zero=True, precision=precision, rngs=rngs)
-
-        self.embed = Linear(patch * patch * C, mixer, precision=precision, rngs=rngs)
+        hidden: Callable[[int, float], int] = functools.partial(swiglu_hidden, multiple=mlp_multiple)
+        linear: Callable[..., Linear] = functools.partial(Linear, precision=precision, rngs=rngs)
+        outputs = patch * patch * shape[-1]
+        self.embed = linear(outputs, mixer)
         self.time = layers.TimeEmbedding(width, time_scale, rngs=rngs)
         self.make_label(classes, width, precision=precision, rngs=rngs)
-        self.modulation = shared(6 * width)
-        self.blocks = nnx.List(
-            [
-                # Every second block, counted back from the last but one: the last is never a mixture.
-                Block(
-                    width, width, count, width // heads, hidden(width, ratio), experts=experts if (depth - index) % 2 == 0 else 0, **common
-                )
-                for index, (ratio, count) in enumerate(zip(ratios, counts, strict=True))
-            ]
-        )
-        self.final_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs)
-        self.final = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs)
-        size = width // heads
-        self.mixer = nnx.List(
-            [
-                Block(mixer, width, mixer // size, size, hidden(mixer, mlp_ratio), experts=0, **common) for _ in range(mixer_depth)
-            ]
-        )  # fmt: skip
-        self.mixer_modulation = shared(6 * mixer) if mixer_depth else None
-        self.project = Linear(mixer, width, precision=precision, rngs=rngs) if mixer_depth else None
+        self.modulation = None if adaln == "block" else linear(width, 6 * width, zero=True)
+        self.blocks = backbone(width, size, ratios, counts, hidden, experts=experts, **common)
+        self.final_modulation = linear(width, 2 * width, zero=True)
+        self.final = linear(width, outputs, zero=True)
+        self._add_mixer(mixer_depth, mixer, width, hidden(mixer, mlp_ratio), heads=mixer // size, head_size=size, **common)
         reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
-        self.caption = Linear(text, width, precision=precision, rngs=rngs) if text else None
-        self.inputs = tuple(inputs)
-        self.scalars = Scalars(inputs, width, time_scale, rngs=rngs) if inputs else None
-        self.head = Linear(width, patch * patch * C, zero=True, precision=precision, rngs=rngs) if head else None
-        self.head_modulation = Linear(width, 2 * width, zero=True, precision=precision, rngs=rngs) if head else None
+        self.caption = linear(text, width) if text else None
+        self.inputs, self.scalars = tuple(inputs), Scalars(inputs, width, time_scale, rngs=rngs) if inputs else None
+        self.head = linear(width, outputs, zero=True) if head else None
+        self.head_modulation = linear(width, 2 * width, zero=True) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
 
+    def _add_mixer(self, depth: int, width: int, condition: int, hidden: int, *, precision: str, rngs: nnx.Rngs, **common: Any) -> None:
+        """The patch mixer, and the way from its width to the backbone's, which is that of the condition."""
+        common |= dict(precision=precision, rngs=rngs)
+        self.mixer = nnx.List([Block(width, condition, hidden=hidden, experts=0, **common) for _ in range(depth)])
+        shared = depth and not common["own"]
+        self.mixer_modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if shared else None
+        self.project = Linear(width, condition, precision=precision, rngs=rngs) if depth else None
+
     def __call__(
-        self,
-        x: jax.Array,
-        t: jax.Array,
-        r: jax.Array | None = None,
-        cond: Mapping[str, jax.Array] | None = None,
-        *,
+        self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *,
         rngs: nnx.Rngs | None = None,
-    ) -> Output:
+    ) -> Output:  # fmt: skip
         """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B], `text` int32 [B, S] or `embed` [B, S, E] and `embed_mask`
         bool [B, S] (or what `encode` makes of them), and `keep` bool [B], False for the null condition.
 
         rngs: the stream `mask` chooses the patches to drop, in training; None = drop none
         """
         h = span(t, r, self.inputs, "MicroDiT")
-        tokens = self.embed(layers.patchify(x, self.patch))
-        angles = jnp.asarray(rope.angles(*self.grid, self.rotated, self.position_grid)) if self.rotated else None
-        if angles is None:
-            tokens = tokens + layers.sincos_2d(*self.grid, tokens.shape[-1], self.position_grid)
+        tokens, angles = self._placed(self.embed(layers.patchify(x, self.patch)))
         B, L, _ = tokens.shape
         cond = self.encode(cond or {}, B)
         caption = (cond["caption"], cond["caption_mask"]) if self.text is not None else None
@@ -205,6 +181,13 @@ class MicroDiT(Conditioned):
             return Output(pred, head=head, stats=stats)
         weight = layers.unpatchify(jnp.repeat(kept.weight[..., None], self.patch**2, -1), (*self.shape[:2], 1), self.patch)
         return Output(pred, head=head, weight=weight * (L / self.num), stats=stats)
+
+    def _placed(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """(tokens [B, L, D] with their positions added, None) or (the same tokens, the angles by which attention turns them)."""
+        rows, columns = self.grid
+        if self.rotated:
+            return tokens, jnp.asarray(rope.angles(rows, columns, self.rotated, self.position_grid))
+        return tokens + layers.sincos_2d(rows, columns, tokens.shape[-1], self.position_grid), None
 
     def _predicted(self, tokens: jax.Array, c: jax.Array, kept: masking.Kept | None, modulation: Linear, final: Linear) -> jax.Array:
         """The prediction [B, H, W, C] from the last block's tokens, zero where a patch was dropped."""
@@ -231,7 +214,13 @@ class MicroDiT(Conditioned):
         return words + self.label_embedding(cond, batch)
 
     @staticmethod
-    def _check(shape: Sequence[int], patch: int, width: int, heads: int, adaln: str) -> None:
+    def _check(
+        shape: Sequence[int], patch: int, width: int, depth: int, heads: int, ratio: float, multiple: int, time_scale: float, adaln: str
+    ) -> None:
+        sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=ratio, mlp_multiple=multiple, time_scale=time_scale)
+        for key, value in sizes.items():
+            if not 0 < value < math.inf:
+                raise UserError(f"config.model.{key}={value} must be positive")
         if len(shape) != 3:
             raise UserError(f"model microdit takes images [H, W, C], but the data's examples have shape {list(shape)}")
         if patch > min(shape[:2]):
@@ -270,6 +259,18 @@ class MicroDiT(Conditioned):
             raise UserError(f"config.model.text_depth={depth}: captions need at least one block")
         if width < 0 or width % head_size:
             raise UserError(f"config.model.text_width={width} must be a multiple of a head's size, width / heads = {head_size}")
+
+
+def backbone(
+    width: int, head_size: int, ratios: Sequence[float], counts: Sequence[int], hidden: Callable[[int, float], int], *, experts: int,
+    **common: Any,
+) -> nnx.List:  # fmt: skip
+    """The blocks with these ratios and numbers of heads. Every second one from the last but one on is a mixture: the last never is."""
+    blocks, depth = [], len(ratios)
+    for index, (ratio, count) in enumerate(zip(ratios, counts, strict=True)):
+        mixed = experts if (depth - index) % 2 == 0 else 0
+        blocks.append(Block(width, width, count, head_size, hidden(width, ratio), experts=mixed, **common))
+    return nnx.List(blocks)
 
 
 def block_sizes(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:

@@ -4,6 +4,7 @@ Pre-norm blocks; learned positions (GPT-2) or RoPE; a GELU or SwiGLU feed-forwar
 attention. Every block is initially the identity.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from tinygen.errors import UserError, unknown
 from tinygen.nn import causal_attention, layers, rope, stack
 from tinygen.nn.attention import LOWEST
 from tinygen.nn.causal_attention import Cache, CausalAttention
-from tinygen.nn.layers import GELU, Embedding, LayerNorm, SwiGLU, drop
+from tinygen.nn.feed_forward import GELU, SwiGLU, swiglu_hidden
+from tinygen.nn.layers import Embedding, LayerNorm, drop
 from tinygen.nn.matmul import product
 
 POSITIONS = ("rope", "learned")
@@ -84,13 +86,19 @@ class MiniGPT(nnx.Module):
         self.length, self.vocabulary, self.size, self.groups = length, vocabulary, width // heads, groups
         self.dropout, self.precision, self.remat, self.scan = dropout, precision, remat, scan
         padded = -(-vocabulary // vocabulary_multiple) * vocabulary_multiple
-        hidden = layers.swiglu_hidden(width, mlp_ratio if feed_forward == "swiglu" else 1.5 * mlp_ratio, mlp_multiple)
+        hidden = swiglu_hidden(width, mlp_ratio if feed_forward == "swiglu" else 1.5 * mlp_ratio, mlp_multiple)
         self.tokens = Embedding(padded, width, rngs=rngs)
         self.places = Embedding(length, width, rngs=rngs) if positions == "learned" else None
         common: dict[str, Any] = dict(dropout=dropout, qk_norm=qk_norm, precision=precision, attention=attention, rngs=rngs)
         self.blocks = nnx.List([Block(width, heads, hidden, kv_heads=groups, feed_forward=feed_forward, **common) for _ in range(depth)])
         self.norm = LayerNorm(width)
         self.head = None if tied else Embedding(padded, width, rngs=rngs)
+
+    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
+        """Raises UserError unless mesh.tensor splits the rows of the embedding evenly."""
+        if (rows := self.tokens.embedding.shape[0]) % tensor:
+            cure = f"config.model.vocabulary_multiple={keys['vocabulary_multiple']} must be a multiple of it"
+            raise UserError(f"config.mesh.tensor={tensor} splits the embedding, which has {rows} rows: {cure}")
 
     def __call__(
         self, tokens: jax.Array, *, segment: jax.Array | None = None, position: jax.Array | None = None, rngs: nnx.Rngs | None = None

@@ -11,6 +11,8 @@ JAX's experimental Pallas kernels are not used.
 """
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +62,17 @@ class Attention(nnx.Module):
         self.key_norm = RMSNorm(head_size) if qk_norm else None
         self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
         check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
+
+    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
+        """Raises UserError unless mesh.tensor splits the heads evenly. keys: config.model's, which the message names"""
+        if self.heads % tensor == 0:
+            return
+        if self.heads == keys.get("heads"):
+            raise UserError(f"config.model.heads={self.heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
+        what = f"config.mesh.tensor={tensor} splits attention's heads, and"
+        if "heads" not in keys:
+            raise UserError(f"{what} model {keys['name']!r} has {self.heads}: leave it at 1")
+        raise UserError(f"{what} a block has {self.heads}: change config.model.attention_first, mixer_width or text_width")
 
     def __call__(
         self, x: jax.Array, context: jax.Array | None = None, mask: jax.Array | None = None, *, angles: jax.Array | None = None

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.nn.attention import Attention
-from tinygen.nn.layers import Embedding, Linear, RMSNorm, SwiGLU, pin
+from tinygen.nn.feed_forward import SwiGLU
+from tinygen.nn.layers import Embedding, Linear, RMSNorm, pin
 
 
 class TextBlock(nnx.Module):

@@ -1,11 +1,13 @@
 """Causal self-attention of a language model, over a whole window or incrementally with a cache of keys and values."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from tinygen.errors import UserError
 from tinygen.nn.attention import LOWEST, Attention, attention, check, platform
 from tinygen.nn.layers import Linear, RMSNorm, pin
 from tinygen.nn.matmul import narrow, product, wide
@@ -45,6 +47,13 @@ class CausalAttention(nnx.Module):
         self.key_norm = RMSNorm(size) if qk_norm else None
         self.heads, self.kv_heads, self.size, self.precision, self.method = heads, kv_heads, size, precision, attention
         check(attention, backend=platform(), precision=precision, head_size=size, segments=True, needs_jvp=False)
+
+    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
+        """Raises UserError unless mesh.tensor splits the heads evenly, though it may well split the products' width."""
+        own = {} if self.kv_heads == self.heads else {"kv_heads": self.kv_heads}
+        for key, heads in {**own, "heads": self.heads}.items():
+            if heads % tensor:
+                raise UserError(f"config.model.{key}={heads} is not a multiple of config.mesh.tensor={tensor}, which splits the heads")
 
     def __call__(
         self, x: jax.Array, segment: jax.Array | None, position: jax.Array, angles: jax.Array | None, cache: Cache | None

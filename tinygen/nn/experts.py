@@ -1,6 +1,8 @@
 """Mixture of experts in which experts choose their tokens (Zhou et al. 2022, arXiv 2202.09368), within each example."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +47,11 @@ class Experts(nnx.Module):
         self.gate = Linears(experts, width, hidden, precision=precision, rngs=rngs)
         self.up = Linears(experts, width, hidden, precision=precision, rngs=rngs)
         self.down = Linears(experts, hidden, width, precision=precision, rngs=rngs)
+
+    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
+        """Raises UserError unless each of mesh.tensor has as many experts as any other."""
+        if (num := self.router.shape[-1]) % tensor:
+            raise UserError(f"config.model.experts={num} is not a multiple of config.mesh.tensor={tensor}, which splits them")
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         """[B, L, D] -> ([B, L, D], STATS).

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.nn.matmul import narrow, product, wide
+from tinygen.nn.matmul import product, wide
 
 
 class Buffer(nnx.Variable):
@@ -126,45 +126,6 @@ class LayerNorm(nnx.Module):
 def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
     """x [B, L, D] scaled and shifted by [B, D], per example (Peebles & Xie 2023)."""
     return x * (1.0 + scale[:, None]) + shift[:, None]
-
-
-class SwiGLU(nnx.Module):
-    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020). zero: initialize the output layer to zero"""
-
-    SHARDING = (
-        (r"(gate|up)/kernel$", (None, "tensor")),
-        (r"(gate|up)/bias$", ("tensor",)),
-        (r"down/kernel$", ("tensor",)),
-    )
-
-    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
-        self.precision = precision
-        self.gate = Linear(width, hidden, precision=precision, rngs=rngs)
-        self.up = Linear(width, hidden, precision=precision, rngs=rngs)
-        self.down = Linear(hidden, width, precision=precision, rngs=rngs, zero=zero)
-
-    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
-        x = narrow(x, precision=self.precision)
-        gate, up = (narrow(layer(x), precision=self.precision) for layer in (self.gate, self.up))
-        return self.down(jax.nn.silu(gate) * up)
-
-
-class GELU(nnx.Module):
-    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016). zero: initialize the output layer to zero"""
-
-    def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
-        self.precision = precision
-        self.up = Linear(width, hidden, precision=precision, rngs=rngs)
-        self.down = Linear(hidden, width, precision=precision, rngs=rngs, zero=zero)
-
-    def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
-        up = narrow(self.up(narrow(x, precision=self.precision)), precision=self.precision)
-        return self.down(jax.nn.gelu(up))
-
-
-def swiglu_hidden(width: int, ratio: float, multiple: int) -> int:
-    """Hidden features that give SwiGLU as many parameters as a plain layer of `ratio` x `width`: two thirds, rounded up to `multiple`."""
-    return math.ceil(2 / 3 * ratio * width / multiple) * multiple
 
 
 def sincos(position: jax.Array | np.ndarray, width: int, longest: float = 10_000.0) -> jax.Array:

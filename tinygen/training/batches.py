@@ -15,6 +15,8 @@ from tinygen.config import Config
 from tinygen.data.codec import Batch
 from tinygen.data.source import DataSource, check_batch
 from tinygen.train_step import Call
+from tinygen.training.cadence import cadences
+from tinygen.training.program import call_shapes
 
 Item = TypeVar("Item")
 Placed = TypeVar("Placed")
@@ -26,10 +28,10 @@ def calls(config: Config, start: int) -> Iterator[range]:
 
     A call ends with a step after which the loop evaluates, draws or saves. The first is one step alone: there the clock starts.
     """
-    train, step = config.train, start
-    while step < train.steps:
-        longest = range(step + 1, min(step + (train.steps_per_call if step > start else 1), train.steps) + 1)
-        last = next((each for each in longest if interrupts(config, each)), longest[-1])
+    step, steps, most, work = start, config.train.steps, config.train.steps_per_call, cadences(config).values()
+    while step < steps:
+        longest = range(step + 1, min(step + (most if step > start else 1), steps) + 1)
+        last = next((each for each in longest if any(due(each) for due in work)), longest[-1])
         yield range(step + 1, last + 1)
         step = last
 
@@ -42,22 +44,6 @@ def bounded(config: Config) -> Config:
         if longest == config.train.steps_per_call:  # soon, as a rule; a run may have millions of calls
             break
     return config_lib.change(config, dict(train=dict(steps_per_call=longest)))
-
-
-def interrupts(config: Config, step: int) -> bool:
-    """Whether the loop needs the state of this step, and not only its numbers."""
-    train = config.train
-    cadences = (train.eval_every, train.checkpoint_every, config.eval.every)
-    return any(due(step, every) for every in cadences) or preview_due(step, train.preview_every)
-
-
-def due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def preview_due(step: int, every: int) -> bool:
-    """Often at first, when most changes: 1, 2, 5 x 10^k; then every `every` steps."""
-    return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
 
 
 @contextlib.contextmanager
@@ -81,12 +67,12 @@ def device_batches(
 def device_calls(
     config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
 ) -> Iterator[Iterator[Any]]:
-    """The same batches as the second argument of `build.train_call`: those of each of the `calls` together, one transfer per array."""
+    """The same batches as the second argument of `Program.step`: those of each of the `calls` together, one transfer per array."""
     if config.train.steps_per_call == 1:
         with device_batches(config, source, parts, attempt, start, waiting) as batches:
             yield batches
         return
-    abstract = build.abstract_call(config, parts)
+    abstract = call_shapes(config, parts)
 
     def gathered(reading: Iterator[Batch]) -> Iterator[Call]:
         for steps in calls(config, start):

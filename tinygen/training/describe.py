@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tinygen import build, optim
+from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.config import Config
 from tinygen.data.codec import Field
@@ -20,8 +21,8 @@ from tinygen.nn.names import path_name
 from tinygen.profiling import footprint
 from tinygen.profiling.footprint import Footprint, si
 from tinygen.system import runtime
-from tinygen.training import program
-from tinygen.training.preflight import abstract_state, check_programs
+from tinygen.training.preflight import check_batch_size, check_programs
+from tinygen.training.program import make_program
 from tinygen.training.setup import codec_so_far
 
 TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
@@ -34,16 +35,15 @@ def main(config: Config) -> int:
     runtime.listen()
     source = build.data_source(config, codec_so_far(config, None))
     parts = build.parts(config, source.codec)
-    build.check_batch_size(config, parts.layout)
-    abstract = abstract_state(config, parts)
+    check_batch_size(config, parts.layout)
+    program = make_program(config_lib.change(config, dict(train=dict(steps_per_call=1))), parts)
+    abstract, batch = program.abstract, program.argument
     check_programs(config, parts, abstract)
-    batch = build.abstract_batch(source.codec, config.batch_size)
     console = Console(width=None if Console().is_terminal else 120)
     show = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes_of(batch)}"]))
     console.print(parameters(abstract.params))
-    step = build.train_step(config, parts, parts.layout.shardings(abstract))
-    traced = program.traced_step(step, parts.layout, abstract, batch)
+    traced = program.traced()
     counted = products_of(traced.jaxpr)
     show("\n".join([work(config.batch_size, counted), *filling(config.model.get("patch", 1), source.codec.spec.get("x"))]))
     with Console(stderr=True).status("compiling the training step"):

@@ -1,31 +1,23 @@
 """How long a run will take, from what its parts have taken once."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from tinygen.config import Config
-from tinygen.training.batches import due, preview_due
+from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, cadences
 
 
-class Times(NamedTuple):
-    """Seconds: of a step, of a whole evaluation, of a preview, of all scores."""
+def forecast(config: Config, start: int, step: float, asides: Mapping[str, float]) -> str:
+    """How long the steps from `start` on will take, and all of them with what is done between them.
 
-    step: float
-    evaluation: float
-    preview: float
-    scores: float
-
-
-def forecast(config: Config, start: int, times: Times) -> str:
-    """How long the steps from `start` on will take, and all of them with what is done between them."""
-    keys = config.train
-    steps = range(start + 1, keys.steps + 1)
-    evaluations = sum(due(step, keys.eval_every) for step in steps) if keys.eval_every else 0
-    previews = sum(preview_due(step, keys.preview_every) for step in steps) if keys.preview_every else 0
-    scores = sum(due(step, config.eval.every) for step in steps)
-    whole = len(steps) * times.step + evaluations * times.evaluation + previews * times.preview + scores * times.scores
-    asides = f"{evaluations} evaluations and {previews} previews" + (f" and {scores} times scores" if scores else "")
-    run = f"the run's {len(steps):,} about {span(whole)}, {asides} included"
-    return f"steps take about {times.step:.3g} s, {run}"
+    step: seconds of one
+    asides: {name of periodic work: seconds of it done once}
+    """
+    steps, due = range(start + 1, config.train.steps + 1), cadences(config)
+    times = {name: sum(map(due[name], steps)) if name in due else 0 for name in (EVALUATION, PREVIEW, SCORES)}
+    whole = len(steps) * step + sum(times[name] * asides.get(name, 0.0) for name in times)
+    said = f"{times[EVALUATION]} evaluations and {times[PREVIEW]} previews"
+    said += f" and {times[SCORES]} times scores" if times[SCORES] else ""
+    return f"steps take about {step:.3g} s, the run's {len(steps):,} about {span(whole)}, {said} included"
 
 
 def span(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What a run can be refused for before its first step and before anything is written: cheaply, with nothing compiled."""
+"""What a run can be refused for before its first step and before anything is written: `opened` walks through it."""
 
 import contextlib
 import dataclasses
@@ -22,38 +22,73 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource, check_batch
 from tinygen.distributed import processes
+from tinygen.distributed.mesh import Layout
 from tinygen.errors import UserError
+from tinygen.evaluation.during_training import check_scoring
 from tinygen.media.preview import Preview
 from tinygen.nn.layers import Output
+from tinygen.pretrained import latents
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream
 from tinygen.sampling.draw import BATCH, sample_step
 from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits
-from tinygen.train_step import TrainState, Tree, init_state, merge
+from tinygen.train_step import TrainState, Tree, merge
+from tinygen.training import warm_start
 from tinygen.training.held_out import held_out_size, held_out_step
+from tinygen.training.program import batch_shapes, held_out_shapes, make_program
+from tinygen.training.setup import codec_so_far
+from tinygen.workdir import places
+from tinygen.workdir.writers import check_writers
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
 
 
-def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts) -> None:
-    """Raises UserError for what would end a run later: a disk or a device too small, parts that do not go together, data that are not
-    what they should be. A run that has nothing left to do is let through.
+def opened(config: Config, workdir: epath.Path) -> tuple[DataSource, build.Parts]:
+    """The data and the parts of a run in that workdir, once all is checked for which the run can be refused: what is cheap first, and
+    all of it before anything is written there. Raises UserError.
+
+    Two checks come elsewhere: values that no run could use, by `config.check`, before anything heavy is imported; and whether the
+    workdir holds this run, by `check_same_data` and `claim`, once no other process can change it.
     """
-    saved = store.saved_steps(workdir)
-    start = saved[-1] if saved else 0
-    if start >= config.train.steps:
-        return
-    abstract = abstract_state(config, parts)
-    if processes.leads():
-        check_disk(config, workdir, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)))
-    check_memory("the state", bytes_held(placed(abstract, parts.layout)), "config.model, or config.mesh.fsdp")
-    check_programs(config, parts, abstract)
-    check_splits(config, source, parts)
+    check_writers(config.train.writers)
+    places.check(workdir, "--workdir")
+    warm = config.init.ckpt and not store.saved_steps(workdir)
+    earlier = store.find(config.init.ckpt, option="config.init.ckpt") if warm else None
+    if earlier is not None:
+        warm_start.check_model(config, earlier)  # before data are prepared
+    with processes.lead_first("data"):
+        source = build.data_source(config, codec_so_far(config, workdir))
+    processes.agree("the data", source.fingerprint)
+    if earlier is not None:
+        warm_start.check_data(config, source.codec, earlier)
+    parts = build.parts(config, source.codec)  # which fit each other, the data and the mesh
+    preflight(config, workdir, source, parts)
+    return source, parts
 
 
-def abstract_state(config: Config, parts: build.Parts) -> TrainState:
-    return jax.eval_shape(functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed))
+def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts) -> None:
+    """The checks of a run that need its data and its parts. Nothing is compiled. Raises UserError for what would end the run later."""
+    check_batch_size(config, parts.layout)
+    if max(store.saved_steps(workdir), default=0) < config.train.steps:  # else nothing is left to be done
+        abstract = make_program(config, parts).abstract
+        if processes.leads():
+            check_disk(config, workdir, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)))
+        check_memory("the state", bytes_held(placed(abstract, parts.layout)), "config.model, or config.mesh.fsdp")
+        check_programs(config, parts, abstract)
+        check_splits(config, source, parts)
+    latents.check(source.codec.domain)
+    check_scoring(config, source, parts)
+
+
+def check_batch_size(config: Config, layout: Layout) -> None:
+    """Raises UserError for a batch that does not split over the devices."""
+    micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
+    if micro % multiple:
+        what = f"config.batch_size={config.batch_size}" + (
+            f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
+        )
+        raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
 
 
 def check_disk(config: Config, workdir: epath.Path, size: int) -> None:
@@ -120,15 +155,15 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
             def loss(params: Tree, buffers: Tree, batch: Any) -> Any:
                 return parts.objective.loss(merge(parts.graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
 
-            jax.eval_shape(loss, abstract.params, abstract.buffers, build.abstract_batch(codec, config.batch_size))
+            jax.eval_shape(loss, abstract.params, abstract.buffers, batch_shapes(parts, config.batch_size))
         if config.train.eval_every:
             with fitting("the evaluation"):
-                batch = build.abstract_held_out(codec, held_out_size(config, parts))
+                batch = held_out_shapes(parts, held_out_size(config, parts))
                 jax.eval_shape(held_out_step(config, parts), abstract.ema, abstract.buffers, batch, 0)
         shown = {}
         if config.train.preview_every:
             with fitting("the preview"):
-                batch = build.abstract_held_out(codec, preview_size(config, parts))
+                batch = held_out_shapes(parts, preview_size(config, parts))
                 drawing = preview_step(config, parts)
                 shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
             check_pictures(config, shown, codec)
@@ -152,7 +187,7 @@ def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: 
     parts = build.parts(config_lib.change(config, EVERYWHERE), codec)
     size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
-        cond = {name: leaf for name, leaf in build.abstract_batch(codec, size).items() if name in codec.condition_keys}
+        cond = {name: leaf for name, leaf in batch_shapes(parts, size).items() if name in codec.condition_keys}
         jax.eval_shape(sample_step(parts, size, 0), abstract.ema, abstract.buffers, 0, cond)
 
 

@@ -1,6 +1,9 @@
-"""What a run has before its first step, and a rehearsal of it: its data, its parts, its first weights."""
+"""What a run has before its first step, and a rehearsal of it: its program, its first state, a look at its data."""
 
+import dataclasses
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -11,39 +14,81 @@ from etils import epath
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
+from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
-from tinygen.evaluation.during_training import check_scoring
+from tinygen.nn.flops import flops, products_of
 from tinygen.pretrained import latents
+from tinygen.profiling import footprint
 from tinygen.train_step import TrainState
-from tinygen.training import warm_start
-from tinygen.training.preflight import preflight
-from tinygen.workdir import data_contents, files, places
-from tinygen.workdir.writers import check_writers
+from tinygen.training import program
+from tinygen.training.batches import bounded
+from tinygen.training.program import Program
+from tinygen.workdir import data_contents, files
+from tinygen.workdir import manifest as rundir
+from tinygen.workdir.logger import RunLogger
 
 
-def opened(config: Config, folder: epath.Path) -> tuple[DataSource, build.Parts]:
-    """The data and the parts of a run in that folder. Raises UserError, before anything is written there, for what would end it later."""
-    check_writers(config.train.writers)
-    places.check(folder, "--workdir")
-    begins = config.init.ckpt and not store.saved_steps(folder)
-    earlier = store.find(config.init.ckpt, option="config.init.ckpt") if begins else None
-    if earlier is not None:
-        warm_start.check_model(config, earlier)  # before data are prepared
-    with processes.lead_first("data"):
-        source = build.data_source(config, codec_so_far(config, folder))
-    processes.agree("the data", source.fingerprint)
-    if earlier is not None:
-        warm_start.check_data(config, source.codec, earlier)
-    parts = build.parts(config, source.codec)
-    build.check_batch_size(config, parts.layout)
-    preflight(config, folder, source, parts)
-    latents.check(source.codec.domain)
-    check_scoring(config, source, parts)
-    return source, parts
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run has before its first state, and a check of one as well.
+
+    fed: the configuration with no more steps a call than the run's longest call has
+    """
+
+    config: Config
+    fed: Config
+    source: DataSource
+    parts: build.Parts
+    program: Program
+    workdir: epath.Path
+    saves: Saves
+
+
+def set_up(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts, saves: Saves) -> Run:
+    fed = bounded(config)
+    own = program.make_program(fed, parts)
+    return Run(config=config, fed=fed, source=source, parts=parts, program=own, workdir=workdir, saves=saves)
+
+
+def state_at(run: Run, step: int) -> tuple[TrainState, dict[str, Any]]:
+    """The state of a checkpoint, or at step 0 that before the first step; and what is noted of weights that come from another run."""
+    abstract, shardings = run.program.abstract, run.program.shardings
+    if step:
+        return store.restore(run.saves.manager, step, abstract, shardings), {}
+    weights, noted = initial_weights(run.config, abstract, shardings) if run.config.init.ckpt else (None, {})
+    return run.program.initialise(weights), noted
+
+
+def begin_compiling(run: Run) -> Future[jax.stages.Compiled] | None:
+    """Begins to compile the step, if any is to be taken, and sets what is knrun by now of the manifest."""
+    saves, traced = run.saves, run.program.traced()
+    operations = flops(products_of(traced.jaxpr))
+    compiling = program.compiled_aside(traced) if saves.newest < run.config.train.steps else None
+    saves.manifest = rundir.make_manifest(run.source.fingerprint, store.count(run.program.abstract.params), operations)
+    return compiling
+
+
+def compiled(run: Run, compiling: Future[jax.stages.Compiled] | None, record: RunLogger) -> Callable[..., Any]:
+    """The step, once it is compiled: what is described is what runs."""
+    if compiling is None:
+        return run.program.step
+    with record.watchdog.waiting_for("compiling"):
+        take_step = compiling.result()
+    taken = footprint.measure(take_step, run.program.layout, run.program.abstract)
+    run.saves.manifest |= taken.facts()
+    logging.info("%s", "\n".join(taken.lines()))
+    return take_step
+
+
+def open_record(run: Run, folder: epath.Path, *, start: int = 0, attempt: int = 0, stall: float = 0.0) -> RunLogger:
+    """The run's record in a folder. The other arguments are described in `tinygen.workdir.logger.RunLogger`."""
+    config = run.config
+    train, noun, settings = config.train, run.source.codec.medium.noun, config_lib.flatten(config)
+    return RunLogger(folder, start, train.steps, config.batch_size, noun, train.writers, settings, attempt, stall)
 
 
 def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:

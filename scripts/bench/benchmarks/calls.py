@@ -1,7 +1,6 @@
 """What several steps a call (config.train.steps_per_call) save over one, data included: both take turns in blocks of steps."""
 
 import contextlib
-import functools
 import os
 import statistics
 from collections.abc import Callable
@@ -41,20 +40,15 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     import jax
 
     from tinygen import build
-    from tinygen.train_step import init_state
     from tinygen.training import batches as feed
-    from tinygen.training import program
+    from tinygen.training.program import make_program
 
     quiet = dict(steps=10**9, steps_per_call=calls, eval_every=0, preview_every=0, checkpoint_every=0)
     config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     parts = build.parts(config, source.codec)
-    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
-    abstract = jax.eval_shape(init)
-    shardings = parts.layout.shardings(abstract)
-    jitted, shapes = build.train_call(config, parts, shardings)
+    made = make_program(config, parts)
     with jax.set_mesh(parts.layout.mesh):
-        call = program.compiled_step(jitted, parts.layout, abstract, shapes)
-        state = jax.jit(init, out_shardings=shardings)()
+        call, state = made.compiled(), made.initialise()
     spans, batches = feed.calls(config, 0), reading.enter_context(feed.device_calls(config, source, parts, 0, 0))
 
     def run() -> None:

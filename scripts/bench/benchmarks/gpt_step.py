@@ -14,7 +14,7 @@ from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
 from tinygen.media import Text
 from tinygen.media.vocabulary import Vocabulary
-from tinygen.nn import layers
+from tinygen.nn.feed_forward import swiglu_hidden
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_gpt_peer.py"
 PLAIN = dict(positions="learned", feed_forward="gelu", kv_heads=0, tied=True, qk_norm=False, dropout=0.0)  # what the peer is
@@ -83,5 +83,5 @@ def loaded(recipe: str, settings: Sequence[str]) -> Config:
 def peer_options(config: Config, vocabulary: int) -> dict[str, Any]:
     """What `bench_gpt_peer.py` is told."""
     sizes = {name: config.model[name] for name in ("width", "depth", "heads")}
-    hidden = layers.swiglu_hidden(config.model.width, 1.5 * config.model.mlp_ratio, config.model.mlp_multiple)  # as MiniGPT rounds it
+    hidden = swiglu_hidden(config.model.width, 1.5 * config.model.mlp_ratio, config.model.mlp_multiple)  # as MiniGPT rounds it
     return dict(**sizes, hidden=hidden, vocabulary=vocabulary, length=config.data.length, batch_size=config.batch_size)

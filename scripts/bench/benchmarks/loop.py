@@ -29,6 +29,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     from tinygen.checkpoints import store
     from tinygen.system import runtime
     from tinygen.training import batches as feed
+    from tinygen.training import program
 
     config = config_lib.load(recipe)
     block = config.train.log_every
@@ -63,8 +64,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
             loop.append(time.perf_counter() - began)
         else:
             own = jax.tree.map(lambda leaf: leaf.copy(), state)
-            shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-            take_step = build.train_step(config, parts, shardings)
+            take_step = program.make_program(config, parts).step
             bare_block()  # compiles
         bare.append(bare_block())
         began = time.perf_counter()

@@ -8,11 +8,10 @@ from typing import Any
 import jax
 
 from benchmarks import gpt_step, ours
-from tinygen import build
 from tinygen import config as config_lib
 from tinygen.data.codec import Codec
 from tinygen.profiling import footprint
-from tinygen.training import program
+from tinygen.training.preflight import check_batch_size
 
 
 def measure(
@@ -29,8 +28,8 @@ def measure(
         for data, tensor in meshes:
             own = config_lib.change(config, dict(batch_size=size, mesh=dict(data=data, fsdp=1, tensor=tensor)))
             step = ours.step_of(own, codec)
-            build.check_batch_size(own, step.parts.layout)
-            compiled = program.compiled_step(step.jitted, step.parts.layout, step.abstract, step.batch)
+            check_batch_size(own, step.parts.layout)
+            compiled = step.jitted.trace(step.abstract, step.batch).lower().compile()
             taken = footprint.measure(compiled, step.parts.layout, step.abstract)
             state, temporary = sum(taken.held.values()) / 2**20, taken.step.get("temporary", 0) / 2**20
             sent = sum(traffic.bytes for traffic in taken.program.collectives.values()) / 2**20

@@ -3,7 +3,6 @@
 It takes JAX, Flax, Optax, NumPy, absl and ml_collections, and nothing else of what training needs.
 """
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,24 +104,15 @@ class Step(NamedTuple):
 
 def step_of(config: Config, codec: Codec) -> Step:
     """The training step of a configuration on data such as the codec's, as the loop makes it."""
-    import jax
-
     from tinygen import build
     from tinygen.profiling import footprint
-    from tinygen.train_step import init_state
+    from tinygen.training.program import make_program
 
     if config.train.steps_per_call != 1:
         raise UserError("train.steps_per_call: one step is timed here; `bench.py calls` times several a call")
     parts = build.parts(config, codec)
-    init = functools.partial(init_state, parts.create, build.optimizer(config)[0], config.seed)
-    abstract = footprint.placed(jax.eval_shape(init), parts.layout)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    batch = {
-        key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=parts.layout.batch)
-        for key, leaf in build.abstract_batch(codec, config.batch_size).items()
-    }
-    jitted = build.train_step(config, parts, shardings)
-    return Step(parts, jitted, jax.jit(init, out_shardings=shardings), abstract, batch)
+    made = make_program(config, parts)
+    return Step(parts, made.step, made.initialise, footprint.placed(made.abstract, parts.layout), made.argument)
 
 
 def training_step(config: Config, codec: Codec) -> Work:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import bench as bench_script
 import pytest
 from benchmarks import machine
 
-from tinygen import build, train
+from tinygen import train
 from tinygen.system import malloc, runtime
 from tinygen.training import program
 
@@ -207,13 +208,17 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
             return getattr(self.step, name)
 
     def counting(make):
-        return lambda *arguments: Counted(make(*arguments))
+        def counted(*arguments):
+            made = make(*arguments)
+            return dataclasses.replace(made, step=Counted(made.step))
+
+        return counted
 
     def advancing(self, step):
         order.append("loop")
         advance(self, step)
 
-    monkeypatch.setattr(build, "train_step", counting(build.train_step))
+    monkeypatch.setattr(program, "make_program", counting(program.make_program))
     monkeypatch.setattr(program, "compiled_aside", lambda traced: SimpleNamespace(result=lambda: Counted(traced.lower().compile())))
     monkeypatch.setattr(train.RunLogger, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0

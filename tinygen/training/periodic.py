@@ -1,0 +1,92 @@
+"""What a run does with its state between two steps: evaluate it, score samples, draw a preview."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tinygen import build
+from tinygen.config import Config
+from tinygen.data.source import DataSource
+from tinygen.evaluation.during_training import make_scoring
+from tinygen.media.preview import View
+from tinygen.sampling.preview import make_preview
+from tinygen.train_step import TrainState
+from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, cadences
+from tinygen.training.held_out import make_evaluation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of it.
+
+    values: for the step's line of metrics.jsonl
+    rank: of the averaged weights by the first of the scores, less is better; None where nothing was scored
+    media: pictures, texts or curves to be shown
+    """
+
+    values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    rank: float | None = None
+    media: Mapping[str, View] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Periodic:
+    """One kind of such work.
+
+    name: under which a checkpoint notes that it is pending
+    activity: what the progress bar and the watchdog call it
+    due: step -> whether it follows that step
+    run: state -> Outcome; None where a signal interrupted it
+    measures: whether it has values, so that a line is written after its step
+    optional: whether the run continues where it fails
+    """
+
+    name: str
+    activity: str
+    due: Callable[[int], bool]
+    run: Callable[[TrainState], Outcome | None]
+    measures: bool = True
+    optional: bool = False
+
+
+def make_periodic(
+    config: Config,
+    source: DataSource,
+    parts: build.Parts,
+    *,
+    unwanted: Callable[[], bool] = lambda: False,
+    few: int = 0,
+    held_out: Any = None,
+    drawing: Any = None,
+) -> list[Periodic]:
+    """What the run does, in the order in which it is done after a step at which several are due.
+
+    unwanted: asked now and then; interrupts an evaluation or scores when it says so
+    few: score no more samples than these; 0 = as config.eval says
+    held_out, drawing: the jitted `held_out_step` and `preview_step`, where they are made already
+    """
+    due, found = cadences(config), []
+    if EVALUATION in due:
+        evaluate = make_evaluation(config, source, parts, step=held_out, unwanted=unwanted)
+
+        def evaluation(state: TrainState) -> Outcome | None:
+            values = evaluate(state)
+            return None if values is None else Outcome(values=values)
+
+        found.append(Periodic(name=EVALUATION, activity="evaluating", due=due[EVALUATION], run=evaluation))
+    if SCORES in due:
+        scoring = make_scoring(config, source, parts, unwanted, few=few)
+
+        def scores(state: TrainState) -> Outcome | None:
+            scored = scoring(state)
+            return None if scored is None else Outcome(values=scored.values, rank=scored.rank)
+
+        found.append(Periodic(name=SCORES, activity="scoring samples", due=due[SCORES], run=scores, optional=True))
+    if PREVIEW in due:
+        preview = make_preview(config, source, parts, drawing)
+
+        def shown(state: TrainState) -> Outcome:
+            return Outcome(media=preview(state))
+
+        found.append(Periodic(name=PREVIEW, activity="drawing samples", due=due[PREVIEW], run=shown, measures=False))
+    return found
