@@ -10,8 +10,9 @@ import pytest
 from flax import nnx
 
 from tinygen.distributed.mesh import make_mesh
+from tinygen.nn import matmul
 from tinygen.nn.attention import attention
-from tinygen.nn.feed_forward import SwiGLU, matmul
+from tinygen.nn.feed_forward import SwiGLU
 from tinygen.nn.matmul import product
 
 

@@ -9,9 +9,9 @@ import bench as bench_script
 import pytest
 from benchmarks import machine
 
-from tinygen import train
 from tinygen.system import malloc, runtime
 from tinygen.training import program
+from tinygen.workdir import logger
 
 SCRIPTS = Path(__file__).parents[3] / "scripts" / "bench"
 
@@ -192,7 +192,7 @@ def test_help_names_every_command_at_once_without_jax():
 def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tmp_path, monkeypatch, capsys):
     """The number of steps that each took, not their time."""
     order = []
-    advance = train.RunLogger.advance
+    advance = logger.RunLogger.advance
 
     class Counted:
         """A jitted or compiled step that notes its calls."""
@@ -220,7 +220,7 @@ def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tm
 
     monkeypatch.setattr(program, "make_program", counting(program.make_program))
     monkeypatch.setattr(program, "compiled_aside", lambda traced: SimpleNamespace(result=lambda: Counted(traced.lower().compile())))
-    monkeypatch.setattr(train.RunLogger, "advance", advancing)
+    monkeypatch.setattr(logger.RunLogger, "advance", advancing)
     assert bench.main(["loop", f"--config={recipe}", "--steps=6", f"--json={tmp_path / 'bench.json'}"]) == 0
     looped, bare = ["step", "loop"] * 3, ["step"] * 3
     assert order == [*looped, *bare, *bare, *looped, *bare, *looped, *bare, "step", "loop"]  # the first of each warms up; the last saves
