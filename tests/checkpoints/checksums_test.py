@@ -59,9 +59,9 @@ DAMAGE = {
     "state/d/0 is missing": lambda folder: (folder / "state").rmtree(),
     "SHA256SUMS is missing": lambda folder: (folder / checksums.SUMS).unlink(),
     "SHA256SUMS is damaged": lambda folder: (folder / checksums.SUMS).write_text((folder / checksums.SUMS).read_text()[:100]),
-    "state/new is not among the files": lambda folder: (folder / "state" / "new").write_text(""),
+    "state/new is not listed in": lambda folder: (folder / "state" / "new").write_text(""),
     "noted.json has changed": lambda folder: (folder / checksums.NOTED).write_text("{}"),
-    "config is not among the files": lambda folder: (folder / checksums.SUMS).write_text("".join(kept(folder, "config"))),
+    "config is not listed in": lambda folder: (folder / checksums.SUMS).write_text("".join(kept(folder, "config"))),
     "state/link is neither a file nor a folder": lambda folder: os.symlink("/dev/zero", folder / "state" / "link"),
     "state/round is neither a file nor a folder": lambda folder: os.symlink(".", folder / "state" / "round"),
     "SHA256SUMS is neither a file nor a folder": lambda folder: ((folder / checksums.SUMS).unlink(), os.mkfifo(folder / checksums.SUMS)),
@@ -98,7 +98,7 @@ def test_half_a_folder_is_not_taken_for_a_first_version(tmp_path, name):
 
 def test_a_file_in_place_of_a_folder_is_no_checkpoint(tmp_path):
     (tmp_path / "20").write_text("")
-    assert checksums.fault(opened(tmp_path) / "20") == "it is no folder"
+    assert checksums.fault(opened(tmp_path) / "20") == "not a folder"
 
 
 def test_of_torn_folders_the_newest_is_kept_aside_and_of_damaged_ones_all(folder):

@@ -56,7 +56,7 @@ def test_where_all_checkpoints_are_damaged_nothing_is_moved_and_nothing_trained(
     for step in (10, 20):
         largest(half / "checkpoints" / str(step) / "state").unlink()
     before = sorted(half.rglob("*"))
-    with pytest.raises(UserError, match=r"no whole checkpoint \(20: .* is missing; 10: .* is missing\)") as refused:
+    with pytest.raises(UserError, match=r"no intact checkpoint \(20: .* is missing; 10: .* is missing\)") as refused:
         train.main(finished.config, str(half))
     assert len(str(refused.value).splitlines()) == 2
     assert [path for path in sorted(half.rglob("*")) if path.name != ".lock"] == [path for path in before if path.name != ".lock"]
@@ -176,7 +176,7 @@ def test_where_the_last_save_fails_the_run_says_so_and_can_be_finished_later(cur
     config = curve(train=dict(steps=12, log_every=1, eval_every=0, preview_every=0, checkpoint_every=5))
     with monkeypatch.context() as patch:
         at_steps(patch, {11: lambda: limit_after(tmp_path / "run", 10, 2000)})
-        with pytest.raises(UserError, match=r"step 12 could not be saved: File too large.*\nThe checkpoint of step 10 is whole"):
+        with pytest.raises(UserError, match=r"step 12 could not be saved: File too large.*\nThe checkpoint of step 10 is intact"):
             train.main(config, str(tmp_path / "run"))
     limit(resource.RLIM_INFINITY)
     assert train.main(config, str(tmp_path / "run")) == 0

@@ -184,7 +184,7 @@ def test_several_steps_a_call_end_where_samples_are_scored(scored, tmp_path, met
         (dict(scores="kid,is"), r"config\.eval\.scores=is: the Inception Score is one of Inception's"),
         (dict(features="efflite"), r"unknown config\.eval\.features 'efflite': did you mean 'efflite0'"),
         (dict(features="runs/nothing"), r"config\.eval\.features=runs/nothing: there is no such folder"),
-        (dict(weights="file.pth"), r"weights are of Inception alone, and config\.eval\.features="),
+        (dict(weights="file.pth"), r"weights are for Inception only; config\.eval\.features="),
         (dict(scores="kid,pr", num=3), r"config\.eval\.num=3: kid needs 4 pictures at least, and there are 3"),
         (dict(num=16), r"config\.eval\.num=16: 16 samples are too few for a distance over 16 features"),
     ],

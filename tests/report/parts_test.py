@@ -202,6 +202,6 @@ def test_a_run_shows_its_mesh_and_what_a_device_holds_where_the_manifest_tells()
     told = dict(
         page._facts(run_of(manifest={"mesh": {"data": 1, "fsdp": 8}, "memory_per_device": {"params": 3 * 2**20, "buffers": 0}}), 0.0)
     )
-    assert (told["mesh"], told["memory a device"]) == ("data 1 × fsdp 8", "parameters 3 MiB")
+    assert (told["mesh"], told["memory per device"]) == ("data 1 × fsdp 8", "parameters 3 MiB")
     older = dict(page._facts(run_of(), 0.0))
-    assert (older["mesh"], older["memory a device"]) == ("", "")
+    assert (older["mesh"], older["memory per device"]) == ("", "")

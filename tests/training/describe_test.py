@@ -33,11 +33,11 @@ def test_a_description_names_the_data_the_parameters_the_work_and_the_memory(des
     assert "9,000 examples to train on, 1,000 held out; 6 labels: black, brown, " in said
     assert "x float32[64, 16, 16, 3], label int32[64]" in said
     assert re.search(r"FLOPs a step, .* an example", said)
-    assert re.search(r"memory a device: parameters .*, EMA .*, optimizer ", said)
-    assert re.search(r"while it steps .*: .* in all, .* \(arguments .*, results ", said)
+    assert re.search(r"memory per device: parameters .*, EMA .*, optimizer ", said)
+    assert re.search(r"during a step .*: .* in total, .* \(arguments .*, results ", said)
     assert "mesh: data 8 x fsdp 1 x tensor 1" in said
-    assert re.search(r"work a device: .*FLOPs a step, \d+ all-reduce of ", said)
-    assert re.search(r"whole on every device: \S+ .*B, ", said)
+    assert re.search(r"work per device: .*FLOPs per step, \d+ all-reduce of ", said)
+    assert re.search(r"replicated on every device: \S+ .*B, ", said)
     assert re.search(r"^blocks/\*/attention/query/kernel +1 +8 x 8 +whole +256 B$", said, re.M)
     assert list(tmp_path.iterdir()) == []  # nothing is written
 

@@ -1,4 +1,4 @@
-"""best.json: how well a run's samples scored step by step, so that the best one's checkpoint is kept and can be found."""
+"""best.json: the scores of a run's samples by step, so that the best checkpoint is kept and can be found."""
 
 import json
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ FILE = "best.json"
 
 
 class Best:
-    """The scores up to the step that a run goes on from, and those that come. Of other rules than `by` they are forgotten.
+    """The scores so far, up to the step that a run resumes from. Scores by criteria other than `by` are discarded.
 
-    by: what decides a score: the name of it, the network, the number of samples; None: none will come, those that are there count
+    by: the criteria: score, feature extractor, number of samples; None: no new scores, keep the existing ones
     """
 
     def __init__(self, workdir: Folder, by: str | None, start: int):
@@ -26,12 +26,12 @@ class Best:
             self.by = stored["by"] if stored and by is None else by
             self.ranks = {int(step): float(rank) for step, rank in known.items()}
         except (UserError, OSError, LookupError, TypeError, ValueError, AttributeError):
-            logging.warning("%s is damaged: the scores before step %d do not count among the best", workdir.path(FILE), start)
+            logging.warning("%s is damaged: scores before step %d are ignored", workdir.path(FILE), start)
             self.ranks = {}
         self.go_back(start)
 
     def go_back(self, to: int) -> None:
-        """Forgets what came after a step: it comes again, and its checkpoint is gone."""
+        """Discards the scores after a step, for a rollback."""
         later = [step for step in self.ranks if step > to]
         for step in later:
             del self.ranks[step]
@@ -39,14 +39,14 @@ class Best:
             self._write()
 
     def add(self, step: int, rank: float) -> bool:
-        """Takes down a score, less is better. Whether it is the best so far."""
+        """Records a score (lower is better). Returns whether it is the best so far."""
         better = all(rank < other for other in self.ranks.values())
         self.ranks[step] = rank
         self._write()
         return better
 
     def of(self, steps: Sequence[int]) -> int | None:
-        """Of those steps the one with the best score, the first of equals; None where none was scored."""
+        """The one of these steps with the best score, the first if tied; None if none was scored."""
         return min((step for step in steps if step in self.ranks), key=self.ranks.__getitem__, default=None)
 
     def _write(self) -> None:

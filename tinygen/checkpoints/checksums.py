@@ -1,6 +1,6 @@
-"""What makes a checkpoint whole: SHA256SUMS, the sums of its files, written last; and where those go that are not whole.
+"""Integrity of checkpoints: SHA256SUMS, the checksums of all files, written last; damaged checkpoints are set aside.
 
-`sha256sum --check --quiet SHA256SUMS`, in a checkpoint's folder, says the same as `fault`.
+`sha256sum --check --quiet SHA256SUMS` in a checkpoint's folder is equivalent to `fault`.
 """
 
 import hashlib
@@ -15,39 +15,39 @@ from tinygen.workdir.files import JSON, TEXT, Entry, Folder, folder
 
 SUMS = "SHA256SUMS"
 NOTED = "noted.json"
-SEALED = "sealed"  # in the manifest of a checkpoint that has sums: without them it is torn, and not of the first versions
-UNSEALED = (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")  # the latter two are Orbax's, written when the folder gets its name
-DELETED = "deleted"  # within checkpoints/, for what is on its way out: a folder that is half gone must not look like one
-BLOCK = 2**20  # bytes read at once
+SEALED = "sealed"  # in the manifest of a checkpoint with checksums: without them it is torn, not of an early version
+UNSEALED = (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")  # the latter two are written by Orbax when the folder is renamed
+DELETED = "deleted"  # within checkpoints/: folders to be deleted, so that a half-deleted one does not look like a checkpoint
+BLOCK = 2**20  # bytes read at a time
 LARGE = 2**30  # bytes
 ASIDE = "set_aside"  # within checkpoints/
-UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax has not yet finished
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax is still writing
 
 
 def checkpoints_of(workdir: epath.Path, held: bool = False) -> Folder:
-    """The folder of a run's checkpoints. Its path is absolute: Orbax wants that, and says so only when it saves."""
+    """The folder of a run's checkpoints, by its absolute path, which Orbax requires (but checks only when it saves)."""
     return folder(workdir if "://" in str(workdir) else workdir.resolve(), "checkpoints", held=held)
 
 
 def seal(saved: Folder, notes: Mapping[str, Any]) -> None:
-    """Writes the notes, and the sums of all files in a folder; all of it is on the disk then, should the machine stop."""
+    """Writes the notes and the checksums of all files in a folder, and syncs everything to disk."""
     saved.write(NOTED, json.dumps(notes) + "\n")
     saved.write(SUMS, "".join(f"{_sum(saved, name)}  {name}\n" for name in _files(saved)))
     _settle(saved)
 
 
 def fault(saved: Folder) -> str:
-    """What is wrong with a checkpoint; "" where it is whole. Those of the first versions, which have no sums, are taken as they are.
+    """What is wrong with a checkpoint; "" if it is intact. Checkpoints of early versions, without checksums, are accepted.
 
-    Raises OSError where the disk cannot be read: that says nothing of the checkpoint.
+    Raises OSError if the disk cannot be read, which says nothing about the checkpoint.
     """
     if not saved.is_folder():
-        return "it is no folder"
+        return "not a folder"
     for name, entry in _tree(saved):
         if entry.type not in ("file", "folder"):
             return f"{name} is neither a file nor a folder"
-        if entry.size > LARGE and entry.stored < entry.size / 100:  # summing it could take for ever, and no array is stored so
-            return f"{name} is of {entry.size:,} bytes, of which next to none are on the disk"
+        if entry.size > LARGE and entry.stored < entry.size / 100:  # hashing it could take forever, and no array is sparse
+            return f"{name} has {entry.size:,} bytes, almost none of them on the disk"
     sums = saved.read(SUMS, TEXT)
     if sums is None:
         return "" if _of_the_first_versions(saved) else f"{SUMS} is missing"
@@ -60,14 +60,14 @@ def fault(saved: Folder) -> str:
         if name not in found:
             return f"{name} is missing"
         if name not in stated:
-            return f"{name} is not among the files of {SUMS}"
+            return f"{name} is not listed in {SUMS}"
         if _sum(saved, name) != stated[name]:
             return f"{name} has changed since it was written"
     return ""
 
 
 def _of_the_first_versions(saved: Folder) -> bool:
-    """Whether a checkpoint's manifest is there and knows of no sums."""
+    """Whether a checkpoint's manifest exists and does not mention checksums."""
     try:
         manifest = json.loads(saved.read("manifest/metadata", JSON) or b"null")
     except (ValueError, RecursionError):
@@ -76,7 +76,7 @@ def _of_the_first_versions(saved: Folder) -> bool:
 
 
 def noted(saved: Folder) -> dict[str, Any]:
-    """What a checkpoint was sealed with; nothing for those of the first versions."""
+    """The notes of a checkpoint; empty for early versions."""
     try:
         notes = json.loads(saved.read(NOTED, JSON) or b"{}")
     except (ValueError, RecursionError):
@@ -85,15 +85,15 @@ def noted(saved: Folder) -> dict[str, Any]:
 
 
 def unfinished(checkpoints: Folder) -> list[Entry]:
-    """The folders of saves that were never finished."""
+    """The folders of unfinished saves."""
     return [entry for entry in checkpoints.entries() if UNFINISHED in entry.name]
 
 
 def set_aside(checkpoints: Folder, name: str, kind: str) -> epath.Path:
-    """Moves a folder in checkpoints/ to where no checkpoint is looked for, and returns where. Only the newest of the torn ones is kept.
+    """Moves a folder out of checkpoints/ and returns its new path. Only the newest torn one is kept.
 
     kind: "torn" or "damaged"
-    In a bucket, where nothing can be moved, what is torn is deleted.
+    In a bucket, which cannot rename, torn folders are deleted.
     """
     if kind == "torn":
         for older in checkpoints.entries(ASIDE):
@@ -111,7 +111,7 @@ def set_aside(checkpoints: Folder, name: str, kind: str) -> epath.Path:
 
 
 def _tree(saved: Folder, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-    """(name within the folder, entry) of all that is below it, depth first."""
+    """(name within the folder, entry) of everything below it, depth first."""
     for entry in saved.entries(prefix):
         yield f"{prefix}{entry.name}", entry
         if entry.type == "folder":
@@ -119,12 +119,12 @@ def _tree(saved: Folder, prefix: str = "") -> Iterator[tuple[str, Entry]]:
 
 
 def _files(saved: Folder) -> list[str]:
-    """The names of all files that are sealed."""
+    """The names of all files with checksums."""
     return [name for name, entry in _tree(saved) if entry.type != "folder" and name not in UNSEALED]
 
 
 def _settle(saved: Folder) -> None:
-    """Has the disk take all files below a folder, and their names."""
+    """Syncs all files and folders below a folder to disk."""
     if "://" in str(saved):
         return
     for path, _, files in os.walk(saved.path(), topdown=False):

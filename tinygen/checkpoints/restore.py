@@ -1,4 +1,4 @@
-"""From a checkpoint's arrays to a tree on this machine's devices: names, shapes and dtypes first, then each shard to where it belongs."""
+"""Restore a checkpoint's arrays onto devices: compare names, shapes and dtypes first, then read each shard directly to its device."""
 
 import contextlib
 import math
@@ -12,11 +12,11 @@ from etils import epath
 from tinygen.errors import UserError
 from tinygen.nn.names import path_name
 
-IN_FLIGHT = 2**26  # bytes read at once: they stand beside the state that is being filled, and more of them is not faster
+IN_FLIGHT = 2**26  # bytes in flight, in addition to the state that is being filled; more is not faster
 
 
 class Differences(NamedTuple):
-    """How a checkpoint's arrays differ from those wanted: names, with "saved -> wanted" where both have one."""
+    """How a checkpoint's arrays differ from the wanted ones: names, with "saved -> wanted" if both exist."""
 
     missing: list[str]
     unexpected: list[str]
@@ -24,7 +24,7 @@ class Differences(NamedTuple):
     other_dtype: list[str]
 
     def lines(self, most: int) -> list[str]:
-        """A line a kind: how many, and at `most` so many of their names."""
+        """One line per kind: the count, and at most `most` names."""
         shown = {kind.replace("_", " "): names for kind, names in self._asdict().items() if names}
         return [
             f"  {kind} ({len(names)}): {', '.join(names[:most])}" + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -33,10 +33,10 @@ class Differences(NamedTuple):
 
 
 def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collection[str] | None = None, advice: str) -> Any:
-    """The checkpoint's arrays in the tree `abstract`, straight onto the devices that `shardings` names, whatever they were saved from.
+    """The checkpoint's arrays in the tree `abstract`, restored directly to `shardings`, whatever devices they were saved from.
 
-    branches: the parts of the checkpoint that are to hold these arrays and no others; None = all
-    Raises UserError with the differences and the `advice` where there are any, before an array is read.
+    branches: the parts of the checkpoint that must hold exactly these arrays; None = all
+    Raises UserError with the differences and the `advice`, before reading any array, if there are any differences.
     """
     with contextlib.closing(_handler(abstract)) as handler:
         if any(found := differences(handler, folder, abstract, branches)):
@@ -47,9 +47,9 @@ def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collect
 
 
 def read_fitting(folder: epath.Path, abstract: dict[str, Any], shardings: dict[str, Any]) -> tuple[dict[str, Any], Differences]:
-    """Those of the wanted arrays that the checkpoint has under the same name, with the same shape and dtype; and what differs.
+    """The wanted arrays that match the checkpoint by name, shape and dtype, and the differences.
 
-    abstract, shardings: nested dicts, whose upper keys are branches. The tree that comes back lacks what does not fit, whole branches too.
+    abstract, shardings: nested dicts whose top-level keys are branches. The result omits arrays, or whole branches, that do not match.
     """
     with contextlib.closing(_handler(abstract)) as handler:
         found = differences(handler, folder, abstract, abstract)
@@ -59,7 +59,7 @@ def read_fitting(folder: epath.Path, abstract: dict[str, Any], shardings: dict[s
 
 
 def differences(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstract: Any, branches: Collection[str] | None) -> Differences:
-    """What stands in the way of reading `abstract`. Reads the arrays' metadata alone."""
+    """The differences that prevent reading `abstract`. Reads metadata only."""
     saved = {name: leaf for name, leaf in _named(handler.metadata(folder).tree) if branches is None or name.split("/")[0] in branches}
     wanted = dict(_named(abstract))
     both = [(name, saved[name], leaf) for name, leaf in wanted.items() if name in saved]
@@ -73,14 +73,14 @@ def differences(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstra
 
 def _handler(abstract: Any) -> ocp.PyTreeCheckpointHandler:
     largest = max((math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)), default=0)
-    gigabytes: Any = max(IN_FLIGHT, largest + 1) / 10**9  # Orbax wants more than the largest array, and makes bytes of it again
+    gigabytes: Any = max(IN_FLIGHT, largest + 1) / 10**9  # Orbax needs more than the largest array, and converts it to bytes
     return ocp.PyTreeCheckpointHandler(restore_concurrent_gb=gigabytes)
 
 
 def _read(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstract: Any, shardings: Any) -> Any:
     target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
     arguments = ocp.checkpoint_utils.construct_restore_args(target)
-    # Orbax's own idea of strict compares no dtypes and knows no branches: what is wanted is there, as `differences` has seen.
+    # Not strict: Orbax would ignore dtypes and branches, and `differences` has compared everything already.
     return handler.restore(folder, args=ocp.args.PyTreeRestore(item=target, restore_args=arguments, partial_restore=True))
 
 
@@ -89,7 +89,7 @@ def _named(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _without(tree: dict[str, Any], names: Collection[str], path: str = "") -> dict[str, Any]:
-    """`tree` less the leaves of those names and the branches that this leaves empty, of which Orbax would make leaves."""
+    """`tree` without the leaves with these names, and without branches left empty, which Orbax would treat as leaves."""
     kept = {
         key: _without(value, names, f"{path}{key}/") if isinstance(value, dict) else value
         for key, value in tree.items()

@@ -1,4 +1,4 @@
-"""The checkpoints of a run under way: where it goes on from, and saves that may fail without ending it."""
+"""Checkpointing during a run: recovery at the start, and asynchronous saves whose failure does not end the run."""
 
 import contextlib
 import gc
@@ -20,18 +20,18 @@ from tinygen.workdir.files import Folder, Refused, folder
 
 
 def recover(workdir: epath.Path) -> None:
-    """Sets aside the saves that were not finished, and newest checkpoints that are damaged: a run goes on from one that is whole.
+    """Sets aside unfinished saves and damaged newest checkpoints, so that a run resumes from an intact one.
 
-    For the process that owns the folder. Raises UserError where all are damaged: to begin anew is for the user to decide.
+    Call this on the process that owns the workdir. Raises UserError if all are damaged: starting over is the user's decision.
     """
     checkpoints, steps, place = checksums.checkpoints_of(workdir), store.saved_steps(workdir), folder(workdir)
     for within in ("", "samples", "codec"):
-        with contextlib.suppress(OSError):  # what cannot be listed cannot be written either, and is warned of then
+        with contextlib.suppress(OSError):  # what cannot be listed cannot be written either, which is reported later
             place.sweep(within)
     _sweep(checkpoints)
     for torn in checksums.unfinished(checkpoints):
         moved = checksums.set_aside(checkpoints, torn.name, "torn")
-        logging.warning("%s was not finished when the run ended: now in %s", checkpoints.path(torn.name), moved)
+        logging.warning("%s was not finished when the run ended: moved to %s", checkpoints.path(torn.name), moved)
         rundir.note(place, steps[-1] if steps else 0, "torn", folder=torn.name)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
@@ -45,39 +45,37 @@ def recover(workdir: epath.Path) -> None:
     if damaged and len(damaged) == len(steps):
         listed = "; ".join(f"{step}: {why}" for step, why in damaged.items())
         raise UserError(
-            f"{checkpoints} holds no whole checkpoint ({listed}).\n"
-            "Put one back from a copy, or give another --workdir to begin anew (--config.init.ckpt takes weights from elsewhere)."
+            f"{checkpoints} has no intact checkpoint ({listed}).\n"
+            "Restore one from a copy, or start over in another --workdir (--config.init.ckpt warm-starts from another run)."
         )
     for step, why in damaged.items():
         moved = checksums.set_aside(checkpoints, str(step), "damaged")
-        logging.warning("%s is damaged (%s): now in %s", checkpoints.path(str(step)), why, moved)
+        logging.warning("%s is damaged (%s): moved to %s", checkpoints.path(str(step)), why, moved)
         rundir.note(place, step, "damaged", reason=why)
 
 
 def _sweep(checkpoints: Folder) -> None:
-    """Deletes what was put aside to be deleted."""
-    with contextlib.suppress(OSError):  # the next sweep comes
+    """Deletes folders that are marked for deletion."""
+    with contextlib.suppress(OSError):  # the next sweep retries
         checkpoints.remove(checksums.DELETED)
 
 
 class Saves:
-    """Saves in the background, by Orbax; a checkpoint's folder appears when it is whole, and only then an older one is deleted.
+    """Asynchronous saves with Orbax. A checkpoint's folder appears when it is complete, and only then an older one is deleted.
 
-    A save that fails - a full disk, a folder that can no longer be written - is told and noted, and the run goes on: what was saved
-    before is still there. Of several processes all end instead.
-
-    keep, keep_every: the newest checkpoints that are kept, and those whose step is a multiple (0: none)
+    A failed save (a full disk, a read-only folder) is logged and noted in events.jsonl, and the run continues: earlier checkpoints remain.
+    In a multi-process run it ends all processes instead.
     """
 
     def __init__(self, workdir: epath.Path, config: Config, codec: Codec):
         self.workdir, self.config, self.codec = folder(workdir, held=True), config, codec
         self.checkpoints = checksums.checkpoints_of(workdir, held=True)
-        self.best: Callable[[Sequence[int]], int | None] = lambda steps: None  # which of some steps scored best
+        self.best: Callable[[Sequence[int]], int | None] = lambda steps: None  # the best-scored of the given steps
         self.failed = 0  # the step of the last save, if it failed
         self.reason = ""
-        self.under_way = 0  # the step of a save that may not have ended yet
+        self.under_way = 0  # the step of a save that may still be in flight
         self.rollbacks = self.losses = 0
-        self.unnoted: list[tuple[int, str]] = []  # failures for which there was no room in events.jsonl either
+        self.unnoted: list[tuple[int, str]] = []  # failures that could not be noted in events.jsonl either
         self.ready: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}
         self.manifest: dict[str, Any] = {}  # saved with each checkpoint
@@ -91,73 +89,73 @@ class Saves:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        """Waits for the save under way. Raises UserError where the last one failed."""
+        """Waits for the save in flight. Raises UserError if the last save failed."""
         try:
             self.settle()
         finally:
             try:
                 self.manager.close()
             except (OSError, ValueError):
-                if not self.failed:  # else Orbax raises once more what has been said
+                if not self.failed:  # otherwise Orbax repeats an error already reported
                     raise
             self._tidy()
             if processes.leads():
                 _sweep(self.checkpoints)
             if self.losses:
-                gc.collect()  # what a failed save has left half done says so, unheard, while Python is still all there
+                gc.collect()  # half-done objects of a failed save are deleted, and their messages suppressed, before Python shuts down
         if kind is None:
             self.check()
 
     def check(self) -> None:
-        """Raises UserError where the last save failed."""
+        """Raises UserError if the last save failed."""
         if not self.failed:
             return
         good = self.newest
         raise UserError(
             f"step {self.failed} could not be saved: {self.reason}.\n"
-            + (f"The checkpoint of step {good} is whole: " if good else "No checkpoint is there. ")
-            + "make room, or make the folder writable, and give the same command again."
+            + (f"The checkpoint of step {good} is intact: " if good else "There is no checkpoint: ")
+            + "make room, or make the folder writable, and run the same command again."
         )
 
     @property
     def newest(self) -> int:
-        """The step of the newest checkpoint, 0 where there is none."""
+        """The step of the newest checkpoint, 0 if there is none."""
         return max(store.saved_steps(self.workdir.root), default=0)
 
     def streak(self, step: int) -> int:
-        """How many of the last updates before a checkpoint were left out, in a row."""
+        """The number of consecutive skips right before a checkpoint."""
         notes = self.notes if step == self.under_way else checksums.noted(self._folder(step))
         streak = notes.get("streak", 0)
         return streak if isinstance(streak, int) else 0
 
     def pending(self, step: int) -> list[str]:
-        """The periodic work that a signal has interrupted at a checkpoint's step, to be rerun on resume."""
+        """The periodic work that a signal interrupted at a checkpoint's step, to be rerun on resume."""
         pending = checksums.noted(self._folder(step)).get("owes", [])
         return pending if isinstance(pending, list) else []
 
     def save(self, step: int, state: TrainState, *, streak: int, pending: Sequence[str], ready: Callable[[], None]) -> None:
-        """Begins a save; the state may be donated as soon as this returns.
+        """Starts a save. The state may be donated as soon as this returns.
 
-        streak, pending: what the methods of those names will return for it
-        ready: waits until all else that the run has left up to here is on disk: no checkpoint may be ahead of that
+        streak, pending: consecutive skips and interrupted work, stored for the methods of the same names
+        ready: waits until the run's other files are on disk, so that no checkpoint is ahead of them
         """
         self.settle()
         self._tidy()
         self.under_way, self.ready, self.notes = step, ready, {"streak": streak, "owes": list(pending)}
         try:
-            self.workdir.check()  # before Orbax, which would make the folders anew
+            self.workdir.check()  # before Orbax, which would recreate the folders
             store.save(self.manager, step, state, self.config, self.codec, self.manifest, sealed=True)
             self.failed = 0
         except (OSError, ValueError) as error:
             self._lose(error)
 
     def look(self) -> None:
-        """Tells of a save that has failed since."""
+        """Reports a save that has failed in the meantime."""
         if self.under_way and processes.count() == 1 and not self.manager.is_saving_in_progress():
             self.settle()
 
     def settle(self) -> None:
-        """Waits for the save under way."""
+        """Waits for the save in flight."""
         if not self.under_way:
             return
         try:
@@ -170,30 +168,30 @@ class Saves:
             _sweep(self.checkpoints)
 
     def give_up(self, step: int, error: OSError) -> None:
-        """Counts a save as failed that was not begun, since something that has to be on disk before is not."""
+        """Counts a save as failed without starting it, since files that must be on disk before it are not."""
         self.settle()
         self.under_way = step
         self._lose(error)
 
     def back(self) -> int:
-        """The step of the newest whole checkpoint that a run is rolled back to, 0 where there is none; later ones are deleted."""
+        """Rolls back to the newest good checkpoint and deletes later ones. Returns its step, 0 if there is none."""
         self.settle()
         if processes.leads():
             _sweep(self.checkpoints)
         steps = [step for step in store.saved_steps(self.workdir.root) if not checksums.fault(self._folder(step))]
         good = self.good(steps) or 0
         self.rollbacks += 1
-        processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what another has yet to read
+        processes.wait_for_all(f"rollback_{self.rollbacks}")  # before process 0 deletes what others still read
         for step in steps:
             if step > good:
                 self.manager.delete(step)
         return good
 
     def good(self, steps: Sequence[int]) -> int | None:
-        """Of those steps the one that a run is rolled back to: the newest regular one that was saved while updates were finite.
+        """The one of these steps to roll back to: the newest regular checkpoint that was not saved during consecutive skips.
 
-        What a signal saved is none where there are regular ones: a run that one has stopped must not be rolled back to elsewhere than a
-        run that none has. Where all were saved while updates were left out it is the first: its parameters are the last good ones.
+        Checkpoints saved on a signal count only if there are no regular ones, so that a stopped and resumed run rolls back like an
+        uninterrupted one. If all were saved during skips, it is the first, whose parameters are the last good ones.
         """
         every = self.config.train.checkpoint_every
         regular = [step for step in steps if every and step % every == 0]
@@ -201,36 +199,36 @@ class Saves:
         return max(sound) if sound else min(steps, default=None)
 
     def _besides(self, steps: Sequence[int]) -> set[int]:
-        """What is kept however old it is."""
+        """The steps to keep regardless of age."""
         return {step for step in (self.good(steps), self.best(steps)) if step is not None}
 
     def _folder(self, step: int) -> Folder:
         return self.checkpoints / str(step)
 
     def _finish(self) -> None:
-        """Called by Orbax's thread when all arrays are written, before the folder gets its name."""
+        """Called by Orbax's thread when all arrays are written, before the folder is renamed."""
         self.ready()
         if processes.leads():
             written = [entry for entry in checksums.unfinished(self.checkpoints) if entry.name.split(".")[0] == str(self.under_way)]
-            newest = max(written, key=lambda entry: entry.modified, default=None)  # one that could not be deleted may lie beside it
-            # in a bucket it has its name from the start
+            newest = max(written, key=lambda entry: entry.modified, default=None)  # there may be another one that could not be deleted
+            # in a bucket it has its final name from the start
             checksums.seal(self.checkpoints / newest.name if newest else self._folder(self.under_way), self.notes)
 
     def _lose(self, error: Exception) -> None:
-        """Tells of a save that failed, and makes room."""
+        """Reports a failed save and frees its space."""
         try:
-            self.workdir.check()  # what Orbax raises over a folder that has gone is of any kind
+            self.workdir.check()  # Orbax raises various errors for a missing folder
         except OSError as gone:
             error = gone
-        if not isinstance(error, OSError) and "os_error_code" not in str(error):  # TensorStore's; all else is a fault of ours
+        if not isinstance(error, OSError) and "os_error_code" not in str(error):  # TensorStore's; anything else is a bug
             raise error
         if processes.count() > 1:
-            raise UserError(f"step {self.under_way} could not be saved: {_reason(error)}. The checkpoint of step {self.newest} is whole.")
+            raise UserError(f"step {self.under_way} could not be saved: {_reason(error)}. The checkpoint of step {self.newest} is intact.")
         self.failed, self.reason = self.under_way, _reason(error)
         self.under_way, self.losses = 0, self.losses + 1
-        newest = f"the newest checkpoint is of step {self.newest}" if self.newest else "no checkpoint is in its place"
+        newest = f"the newest checkpoint is of step {self.newest}" if self.newest else "there is no checkpoint yet"
         logging.warning("step %d could not be saved: %s. The run continues; %s", self.failed, self.reason, newest)
-        self.manager.reload()  # it counts as deleted what it meant to delete after this save
+        self.manager.reload()  # it counts checkpoints as deleted that it would have deleted after this save
         self._tidy()
         self.unnoted.append((self.failed, self.reason))
         self._note()
@@ -240,20 +238,20 @@ class Saves:
             self.unnoted.pop(0)
 
     def _tidy(self) -> None:
-        """Deletes what a failed save has left, once none is under way. Orbax's threads may still have been writing when it failed."""
+        """Deletes the leftovers of failed saves once none is in flight, since Orbax's threads may still write after a failure."""
         if not self.failed or self.under_way:
             return
         try:
             for entry in checksums.unfinished(self.checkpoints):
                 self.checkpoints.remove(entry.name)
-        except Refused:  # the workdir was moved or deleted in the midst of a save
+        except Refused:  # the workdir was moved or deleted during a save
             _remove_stub(self.workdir.root)
-        except OSError:  # then the next start sets it aside
+        except OSError:  # the next start sets it aside
             pass
 
 
 def _remove_stub(workdir: epath.Path) -> None:
-    """Deletes what Orbax has made anew in the place of a workdir, if it holds unfinished saves alone."""
+    """Deletes a workdir that Orbax has recreated, if it holds only unfinished saves."""
     place = folder(workdir)
     with contextlib.suppress(OSError):
         alone = [entry.name for entry in place.entries()] == ["checkpoints"]
@@ -263,7 +261,7 @@ def _remove_stub(workdir: epath.Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What the operating system said."""
+    """The operating system's message."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     said = re.search(r"(?:.*: )?([^:\[]+) \[os_error_code", str(error))

@@ -1,6 +1,6 @@
-"""Checkpoints, by Orbax: the whole TrainState beside the config, the codec and the manifest that give it meaning.
+"""Checkpoints with Orbax: the TrainState, and the config, codec and manifest that give it meaning.
 
-`checkpoints/<step>/` holds four items: state, config, codec, manifest. Nothing else is needed to sample from it.
+`checkpoints/<step>/` holds four items: state, config, codec, manifest. Sampling needs nothing else.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from tinygen.train_step import TrainState, Tree
 from tinygen.workdir import places
 from tinygen.workdir.files import JSON, Folder
 
-FEW = 8  # checkpoints that a message names
-CHUNK = 2**20  # bytes, at most: a shard that is another part of an array than was saved reads all chunks that it touches, whole
-SLICE = 2**20  # bytes of an array, at least, for each replica to write its own: cutting one compiles a computation a shape and device
+FEW = 8  # checkpoints named in a message
+CHUNK = 2**20  # maximum bytes: with another sharding, a shard reads every chunk that it overlaps, whole
+SLICE = 2**20  # minimum bytes of an array for replicas to write slices of it: slicing compiles a program per shape and device
 STEP, LAST = re.compile("0|[1-9][0-9]*"), 2**31 - 1  # a step's folder; its number is an int32
-CURE = "Was its config.json changed, or its checkpoint saved by another version of the model? It needs those that belong to it."
+CURE = "Was its config.json changed, or was it saved by another version of the model? Restore the matching config."
 
 
 class Keep(NamedTuple):
-    """Which checkpoints stay, for Orbax: the `newest` ones, those whose step is a multiple of `every` (0: none), and those `besides`."""
+    """Orbax preservation policy: the `newest` checkpoints, those whose step is a multiple of `every` (0: none), and those in `besides`."""
 
     newest: int
     every: int
@@ -58,17 +58,17 @@ def make_manager(
     besides: Callable[[Sequence[int]], set[int]] = lambda steps: set(),
     when_written: Callable[[], None] | None = None,
 ) -> ocp.CheckpointManager:
-    """Saves asynchronously; keeps the newest `keep` checkpoints, those whose step is a multiple of `keep_every`, and those `besides`.
+    """A manager that saves asynchronously and keeps the newest `keep` checkpoints, multiples of `keep_every`, and those in `besides`.
 
-    besides: which of some steps are
-    when_written: called by a thread when all of a checkpoint's files are there, before its folder gets its name
+    besides: selects steps to keep from the given ones
+    when_written: called by a thread when all files of a checkpoint are written, before its folder is renamed
     """
-    local = "://" not in str(workdir)  # a bucket knows no renaming
-    # made in the background, folders that cannot be made leave threads that wait for them: the process would end five minutes late
+    local = "://" not in str(workdir)  # a bucket cannot rename
+    # if folders cannot be created in the background, threads wait for them and delay the exit by five minutes
     saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
     places.check(workdir, "--workdir")
     checkpoints = checksums.checkpoints_of(workdir)
-    checkpoints.make()  # none that is a link: Orbax would follow it
+    checkpoints.make()  # refuses a link, which Orbax would follow
     options = ocp.CheckpointManagerOptions(
         preservation_policy=Keep(keep, keep_every, besides),
         cleanup_tmp_directories=True,
@@ -79,7 +79,7 @@ def make_manager(
 
 
 def _handlers() -> ocp.handlers.CheckpointHandlerRegistry:
-    """How Orbax writes the items of a checkpoint."""
+    """Orbax's handlers for the items of a checkpoint."""
     types = ocp.type_handlers.create_type_handler_registry(
         (jax.Array, ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SLICE)),
         (np.ndarray, ocp.type_handlers.NumpyHandler()),
@@ -100,9 +100,9 @@ def save(
     manifest: dict[str, Any],
     sealed: bool = False,
 ) -> None:
-    """Begins a save; the state may be donated as soon as this returns.
+    """Starts a save. The state may be donated as soon as this returns.
 
-    sealed: it will have sums
+    sealed: whether it will have checksums
     """
     chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK), state)
     manager.save(
@@ -113,19 +113,19 @@ def save(
             codec=ocp.args.JsonSave(codec.to_json()),
             manifest=ocp.args.JsonSave({**manifest, checksums.SEALED: checksums.SUMS} if sealed else manifest),
         ),
-        force=True,  # when to save is for the loop to say; Orbax would leave out in silence what does not come after its newest
+        force=True,  # the loop decides when to save; Orbax would silently skip a step before its newest
     )
 
 
 def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, shardings: TrainState) -> TrainState:
-    """The state of a step, straight onto the devices that `shardings` names, whatever it was saved from.
+    """The state of a step, restored directly to `shardings`, whatever devices it was saved from.
 
-    Raises UserError where the step's arrays are not exactly those of `abstract`, or cannot be read.
+    Raises UserError if the step's arrays are not exactly those of `abstract`, or cannot be read.
     """
     checkpoints = epath.Path(manager.directory)
     advice = (
-        "They were saved by another version of the model. Give another --workdir; "
-        f"with --config.init.ckpt={checkpoints.parent} --config.init.partial=True it begins from the weights that fit."
+        "They were saved by another version of the model. Use another --workdir; "
+        f"--config.init.ckpt={checkpoints.parent} --config.init.partial=True warm-starts from the weights that match."
     )
     with _naming_damage(checkpoints, step):
         return arrays.read(checkpoints / str(step) / "state", abstract, shardings, advice=advice)
@@ -133,7 +133,7 @@ def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, sha
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A checkpoint found on disk. `workdir` is the run it belongs to."""
+    """A checkpoint on disk. `workdir` is the run it belongs to."""
 
     workdir: epath.Path
     step: int
@@ -142,12 +142,12 @@ class Saved:
     manifest: dict[str, Any]
 
     def restore_weights(self, abstract: Tree, shardings: Tree, advice: str = CURE) -> Tree:
-        """Some of the state's branches ({"ema": ..., "buffers": ...}), exactly; the others are never read."""
+        """Some branches of the state ({"ema": ..., "buffers": ...}), which must match exactly; others are not read."""
         with _naming_damage(self.checkpoints, self.step):
             return arrays.read(self.state, abstract, shardings, branches=abstract, advice=advice)
 
     def restore_fitting(self, abstract: Tree, shardings: Tree) -> tuple[Tree, arrays.Differences]:
-        """Those arrays of the branches that fit, and what does not."""
+        """The arrays of the branches that match, and the differences."""
         with _naming_damage(self.checkpoints, self.step):
             return arrays.read_fitting(self.state, abstract, shardings)
 
@@ -165,15 +165,15 @@ class Saved:
 
     @property
     def name(self) -> str:
-        """The run's: that of its folder, however it was given."""
+        """The run's name: that of its folder, however the path was given."""
         return self.folder.root.name
 
 
 def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") -> Saved:
-    """The checkpoint that `path` means: a run's workdir, its checkpoints folder, or one checkpoint in it; the newest by default.
+    """The checkpoint at `path`: a run's workdir, its checkpoints folder, or one checkpoint in it; the newest by default.
 
-    option: what the path was given as
-    Raises UserError where there is none.
+    option: the option that the path was given with
+    Raises UserError if there is none.
     """
     places.check(path, option)
     place = epath.Path(path)
@@ -197,7 +197,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     stored, codec, manifest = (item(workdir, step, name) for name in ("config", "codec", "manifest"))
     inside = checkpoints / str(step)
     config, codec = config_lib.from_tree(stored, f"{inside / 'config'}"), Codec.from_json(codec, f"{inside / 'codec'}")
-    for name, depth in config.model.items():  # a model of so many blocks would be made before its arrays are compared
+    for name, depth in config.model.items():  # before a model of that many blocks is created
         counts = depth if isinstance(depth, tuple) else (depth,)
         if "depth" in name and any(isinstance(each, int) and each > max(listed, 1000) for each in counts):
             raise UserError(f"{inside}: config.model.{name}={depth}, but it holds {listed} arrays.\n{CURE}")
@@ -212,9 +212,9 @@ def newest_item(workdir: epath.Path, name: str) -> Any:
 
 
 def item(workdir: epath.Path, step: int, name: str) -> Any:
-    """The config, the codec or the manifest of a checkpoint, as JSON: for one process alone, where Orbax would wait for all.
+    """The config, codec or manifest of a checkpoint as JSON, read by a single process, whereas Orbax would wait for all.
 
-    Raises UserError where it cannot be read.
+    Raises UserError if it cannot be read.
     """
     with _naming_damage(workdir / "checkpoints", step):
         content = (checksums.checkpoints_of(workdir) / str(step)).read(f"{name}/metadata", JSON)
@@ -224,21 +224,21 @@ def item(workdir: epath.Path, step: int, name: str) -> Any:
 
 
 def saved_steps(workdir: epath.Path) -> list[int]:
-    """The steps of a run's checkpoints, in order. Raises UserError for what Orbax would take for a step and no run can have written."""
+    """The steps of a run's checkpoints, in order. Raises UserError for names that Orbax would take for a step but no run writes."""
     checkpoints = checksums.checkpoints_of(workdir)
     found = [entry for entry in checkpoints.entries() if STEP.fullmatch(entry.name)]
     for entry in found:
         name, path = entry.name, checkpoints.path(entry.name[:40])
         if len(name) > len(str(LAST)) or int(name) > LAST:
-            raise UserError(f"{path}{'...' * (len(name) > 40)}: no run has as many steps. Take this folder away.")
+            raise UserError(f"{path}{'...' * (len(name) > 40)}: no run has as many steps. Remove this folder.")
         if entry.type != "folder":
-            raise UserError(f"{path} is a {entry.type}, where a checkpoint's folder should be: it is not opened. Take it away.")
+            raise UserError(f"{path} is a {entry.type}, not a checkpoint's folder: not opened. Remove it.")
     return sorted(int(entry.name) for entry in found)
 
 
 @functools.cache
 def hide_late_errors() -> None:
-    """Hides what is said of Orbax's other reads and writes where one has failed: they end later, in threads where nobody can catch it."""
+    """Hides messages about Orbax's other reads and writes after one has failed: they end later, in threads where nothing can catch them."""
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     show = sys.unraisablehook
@@ -247,7 +247,7 @@ def hide_late_errors() -> None:
 
 @contextlib.contextmanager
 def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
-    """Turns what Orbax raises over missing or torn files into a line that says which checkpoint it is, and which others there are."""
+    """Turns Orbax's errors over missing or torn files into a UserError that names the checkpoint and the others."""
     try:
         yield
     except (LookupError, ValueError, OSError, TypeError, AttributeError, RecursionError) as error:
@@ -257,10 +257,10 @@ def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
         others = ", ".join(["..."] * (len(steps) > FEW) + steps[-FEW:]) or "none"
         raise UserError(
             f"{checkpoints / str(step)} cannot be read ({reason}).\n"
-            f"Other checkpoints there: {others}. Sample from one with --step, or take this folder away to train on from the newest of them."
+            f"Other checkpoints there: {others}. Sample from one with --step, or remove this folder to resume from the newest of them."
         ) from error
 
 
 def count(tree: Any) -> int:
-    """Elements of all leaves."""
+    """The number of elements of all leaves."""
     return int(sum(np.prod(leaf.shape, dtype=np.int64) for leaf in jax.tree.leaves(tree)))

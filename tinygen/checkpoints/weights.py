@@ -1,4 +1,4 @@
-"""What a run has learnt, as whoever uses it afterwards takes it from a checkpoint."""
+"""The trained weights of a run, loaded from a checkpoint for sampling and evaluation."""
 
 import hashlib
 from typing import Any
@@ -12,12 +12,12 @@ from tinygen.checkpoints import store
 from tinygen.nn.names import path_name
 from tinygen.train_step import Tree, split
 
-# Sampling splits the batch over whatever devices there are, and no weights; they may have another attention than those of the run.
+# Sampling shards the batch over the available devices, not the weights, and may use another attention method than training.
 EVERYWHERE = {"mesh": {"data": -1, "fsdp": 1, "tensor": 1}, "sharding": {"rules": ()}, "attention": "auto"}
 
 
 def load(saved: store.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tree]:
-    """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are never read."""
+    """(weights, buffers) of a checkpoint on this machine's devices; the optimizer's moments are not read."""
     branch = "ema" if ema else "params"
     abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))
     tree = saved.restore_weights(abstract, parts.layout.shardings(abstract))
@@ -25,7 +25,7 @@ def load(saved: store.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tr
 
 
 def digest(tree: Any) -> str:
-    """SHA-256 of all arrays with their names, types and shapes: that of equal weights, however they were saved."""
+    """SHA-256 of all arrays with their names, dtypes and shapes, the same for equal weights however they were saved."""
     total = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.ascontiguousarray(leaf)

@@ -1,8 +1,8 @@
-"""The public autoencoders of latent diffusion as files: their tensors' names and layouts, and the sizes that their shapes tell.
+"""Files of latent diffusion's public autoencoders: tensor names and layouts, and sizes derived from the shapes.
 
-Names are those of Hugging Face's diffusers (AutoencoderKL, older and newer ones), or those of the authors' own code (CompVis), with
-or without the `first_stage_model.` of a whole checkpoint, whose other networks are left alone. Kernels are PyTorch's: [C', C, height,
-width], [outputs, inputs].
+Names are those of Hugging Face's diffusers (AutoencoderKL, old and new), or of the authors' code (CompVis), with or without the prefix
+`first_stage_model.` of a full checkpoint, whose other networks are ignored. Kernels are PyTorch's: [C', C, height, width],
+[outputs, inputs].
 """
 
 import re
@@ -17,15 +17,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tinygen.models.autoencoder import Autoencoder
 from tinygen.train_step import Tree, split
 
-GROUPS = 32  # of all public ones: no tensor's shape tells
+GROUPS = 32  # in all public autoencoders; not visible in the shapes
 MOST = {"stages": 8, "blocks": 16, "features": 2**13}
 SHOWN = 3  # names in a message
-WHOLE = "model.diffusion_model."  # the network that a whole checkpoint holds beside its autoencoder
+WHOLE = "model.diffusion_model."  # prefix of the denoiser in a full checkpoint
 
 Path = tuple[str, ...]
 Renaming = tuple[str, str | Callable[[re.Match[str]], str]]
 
-OLDER: tuple[Renaming, ...] = (  # one after another: what a file may say -> what diffusers says today
+OLDER: tuple[Renaming, ...] = (  # applied in order: names in a file -> diffusers' current names
     (r"^first_stage_model\.", ""),
     (r"\.down\.(\d+)\.block\.", r".down_blocks.\1.resnets."),
     (r"\.down\.(\d+)\.downsample\.", r".down_blocks.\1.downsamplers.0."),
@@ -40,7 +40,7 @@ OLDER: tuple[Renaming, ...] = (  # one after another: what a file may say -> wha
     (r"\.nin_shortcut\.", ".conv_shortcut."),
     (r"\.norm_out\.", ".conv_norm_out."),
 )
-PUBLIC: tuple[Renaming, ...] = (  # one after another: the model's paths -> diffusers' names
+PUBLIC: tuple[Renaming, ...] = (  # applied in order: the model's paths -> diffusers' names
     (r"^(encoder|decoder)\.(stem|out)\.", lambda found: f"{found[1]}.conv_{'in' if found[2] == 'stem' else 'out'}."),
     (r"^(encoder|decoder)\.norm\.", r"\1.conv_norm_out."),
     (r"^encoder\.stages\.(\d+)\.resample\.", r"encoder.down_blocks.\1.downsamplers.0.conv."),
@@ -61,9 +61,9 @@ PUBLIC: tuple[Renaming, ...] = (  # one after another: the model's paths -> diff
 
 
 def from_file(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Tree]:
-    """(the sizes, as keywords of `Autoencoder`, among them an image's least shape; its parameters in float32) of a file's arrays.
+    """(sizes as keywords of `Autoencoder`, including the smallest image shape; parameters in float32) from a file's arrays.
 
-    Raises ValueError that names the first arrays which are missing, left over, of another shape, or no finite numbers.
+    Raises ValueError that names the first arrays that are missing, unexpected, of the wrong shape, or not finite.
     """
     if any(name.startswith(WHOLE) for name in arrays):
         arrays = {name: array for name, array in arrays.items() if name.startswith("first_stage_model.")}
@@ -84,9 +84,9 @@ def from_file(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Tree]:
 
 
 def named(arrays: Iterable[str]) -> dict[str, str]:
-    """The names in a file by diffusers' names of today. Raises ValueError where two are the same."""
+    """The names in a file, by diffusers' current names. Raises ValueError if two map to the same name."""
     counted = [int(found[1]) for name in arrays if (found := re.search(r"\.up\.(\d{1,4})\.", name))]
-    # The authors count the decoder's stages from the largest size to the smallest, against the order in which they are gone through.
+    # The authors number the decoder's stages from the highest resolution to the lowest, opposite to the order of computation.
     turned: tuple[Renaming, ...] = (
         (r"\.up\.(\d{1,4})\.block\.", lambda found: f".up_blocks.{max(counted) - int(found[1])}.resnets."),
         (r"\.up\.(\d{1,4})\.upsample\.", lambda found: f".up_blocks.{max(counted) - int(found[1])}.upsamplers.0."),
@@ -112,7 +112,7 @@ def renamed(name: str, renamings: Iterable[Renaming]) -> str:
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Keywords of `Autoencoder` that shapes by diffusers' names tell. Raises ValueError where they tell none, or too large ones."""
+    """Keywords of `Autoencoder` derived from the shapes by diffusers' names. Raises ValueError if they are inconsistent or too large."""
 
     def features(name: str, axis: int) -> int:
         shape = shapes.get(name, ())
@@ -147,7 +147,7 @@ def flat(tree: Tree) -> dict[Path, Any]:
 
 
 def matrix(array: np.ndarray, dimensions: int) -> np.ndarray:
-    """A file's array as the model has it: a kernel [C', C, h, w] -> [h, w, C, C'], a matrix [D', D] or [D', D, 1, 1] -> [D, D']."""
+    """A file's array in the model's layout: a kernel [C', C, h, w] -> [h, w, C, C'], a matrix [D', D] or [D', D, 1, 1] -> [D, D']."""
     if dimensions == 2 and array.ndim == 4 and array.shape[2:] == (1, 1):
         array = array[..., 0, 0]
     if array.ndim != dimensions:

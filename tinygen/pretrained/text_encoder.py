@@ -1,6 +1,6 @@
-"""Text encoders that others have trained, CLIP's (Radford et al. 2021) and T5's (Raffel et al. 2020): what a caption's tokens mean.
+"""Pretrained text encoders: CLIP (Radford et al. 2021) and T5 (Raffel et al. 2020).
 
-PyTorch and transformers run them, once for the captions of the data and once for the prompts of a call. Nothing else needs either.
+They run in PyTorch and transformers, once for the captions of the data and once for the prompts of a call. Nothing else needs either.
 """
 
 import dataclasses
@@ -17,22 +17,22 @@ import numpy as np
 from tinygen.errors import UserError, unknown
 
 MODELS = {"clip": "CLIPTextModel", "clip_text_model": "CLIPTextModel", "t5": "T5EncoderModel"}  # kind of a config.json -> class
-LONGEST = 4096  # tokens of a caption
-PATIENCE = 5  # seconds in which the hub must answer
-NEEDS = "a text encoder is run by transformers and PyTorch: pip install 'tinygen[text]'"
+LONGEST = 4096  # maximum tokens of a caption
+PATIENCE = 5  # timeout of requests to the hub in seconds
+NEEDS = "text encoders need transformers and PyTorch: pip install 'tinygen[text]'"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoder:
     """Captions -> the last hidden state of their tokens.
 
-    name: a folder's whole path, or a name of the hub
+    name: the absolute path of a folder, or a name on the hub
     sha256: of the weights, whatever files they are in
     features: D
-    length: tokens of a caption at most, its own begin and end included
-    count: captions -> tokens of each, however many
-    encode: (captions, S) -> (float32 [N, S, D], bool [N, S] where there is a token: the first ones of each row); 0 where there is none.
-        The end of a caption of more tokens is cut off
+    length: maximum tokens of a caption, including begin and end tokens
+    count: captions -> number of tokens of each, without a limit
+    encode: (captions, S) -> (float32 [N, S, D], zero for padding; bool [N, S], False for padding, which comes last). Longer captions are
+        truncated
     """
 
     name: str
@@ -43,7 +43,7 @@ class Encoder:
     encode: Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray]]
 
     def prompts(self, words: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
-        """`encode`, for words that must be read whole. Raises UserError for a prompt that is empty or has more tokens."""
+        """Like `encode`, but raises UserError for a prompt that is empty or would be truncated."""
         for prompt, num in zip(words, self.count(words), strict=True):
             shown = f"{prompt[:60]!r}{'...' * (len(prompt) > 60)}"
             if not prompt.strip():
@@ -54,18 +54,18 @@ class Encoder:
 
 
 def load(encoder: str, option: str = "--encoder", *, accelerated: bool = False) -> Encoder:
-    """The text encoder in a folder, weights and tokenizer, or of that name on the hub; in float32.
+    """The text encoder and tokenizer in a folder or on the hub, in float32.
 
-    option: what it was given as
-    accelerated: on a GPU, where PyTorch has one
-    Raises UserError, in seconds, for what is not to be had or is none.
+    option: the option that it was given with
+    accelerated: use a GPU if PyTorch has one
+    Raises UserError, within seconds, if it is not available or not a text encoder.
     """
     try:
         torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     except ImportError as error:
         raise UserError(f"{option}={encoder}: {NEEDS}") from error
     folder, name = _placed(encoder, option)
-    transformers.logging.set_verbosity_error()  # of captions that are too long we tell ourselves
+    transformers.logging.set_verbosity_error()  # captions that are too long are reported elsewhere
     transformers.logging.disable_progress_bar()
     try:
         kind = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).model_type
@@ -76,18 +76,18 @@ def load(encoder: str, option: str = "--encoder", *, accelerated: bool = False) 
         model, loading = made.from_pretrained(folder, local_files_only=True, dtype=torch.float32, output_loading_info=True)
     except UserError:
         raise
-    except Exception as error:  # files that are damaged can make a reader raise anything
+    except Exception as error:  # damaged files can raise anything
         said = " ".join(str(error).split())[:200]
         cure = "A folder holds config.json, the weights and the tokenizer's files."
         raise UserError(f"{option}={encoder} cannot be read as a text encoder ({said}).\n{cure}") from error
     if missing := sorted(loading["missing_keys"]):
-        raise UserError(f"{option}={encoder}: {len(missing)} arrays of the text encoder are not there, {missing[0]} the first of them")
+        raise UserError(f"{option}={encoder}: {len(missing)} arrays of the text encoder are missing, the first is {missing[0]}")
     device = "cuda" if accelerated and torch.cuda.is_available() else "cpu"
     return _encoder(name, model.to(device).eval(), tokenizer, torch.inference_mode)
 
 
 def _encoder(name: str, model: Any, tokenizer: Any, inference: Callable[[], AbstractContextManager]) -> Encoder:
-    """inference: PyTorch's way of computing without gradients"""
+    """inference: PyTorch's inference mode"""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -111,14 +111,14 @@ def _encoder(name: str, model: Any, tokenizer: Any, inference: Callable[[], Abst
 
 
 def _digest(model: Any) -> str:
-    """SHA-256 of all arrays' shapes and values in float32, whatever they are called: that of equal weights, however they were saved."""
+    """SHA-256 of the shapes and values of all arrays in float32, independent of their names and of the file format."""
     each = (parameter.detach().cpu().float().numpy() for parameter in model.parameters())
     sums = sorted(f"{array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}" for array in each)
     return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
 def _placed(encoder: str, option: str) -> tuple[str, str]:
-    """(the folder, the encoder's name), downloaded where it is the name of one that is not here yet."""
+    """(the folder, the encoder's name); downloads an encoder from the hub if needed."""
     folder = os.path.abspath(os.path.expanduser(encoder))
     if os.path.isdir(folder):
         return folder, folder
@@ -128,14 +128,14 @@ def _placed(encoder: str, option: str) -> tuple[str, str]:
 
 
 def _downloaded(name: str, option: str) -> str:
-    """The folder where an encoder of the hub lies. What has been downloaded before needs no network."""
+    """The local folder of an encoder from the hub. A previous download needs no network."""
     hub = importlib.import_module("huggingface_hub")
     try:
         listed = hub.HfApi().model_info(name, timeout=PATIENCE).siblings or []
         whole = any(each.rfilename.endswith(".safetensors") for each in listed)
         patterns = ["*.json", "*.txt", "*.model", "*.safetensors" if whole else "pytorch_model*.bin"]
         return hub.snapshot_download(name, allow_patterns=patterns)
-    except Exception as error:  # the network's, a proxy's or the hub's, each of a class of its own
+    except Exception as error:  # errors of the network, a proxy or the hub have different types
         said = next(iter(str(error).splitlines()), "")[:160]
         try:
             return hub.snapshot_download(name, local_files_only=True)

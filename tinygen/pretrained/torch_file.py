@@ -1,8 +1,8 @@
-"""Reads what `torch.save` wrote of a dict of tensors, without PyTorch, and without running anything that the file asks for.
+"""Reads a dict of tensors written by `torch.save`, without PyTorch and without executing code from the file.
 
-Both of its formats: the zip archive, and the older stream of pickles with raw storages behind them. A pickle is a program for a
-small machine, which can name any function and call it. The machine here knows the handful of instructions that dicts of tensors
-need; a name stays a name, and a call makes a dict or a tensor, or else is refused.
+Supports both formats: the zip archive, and the older stream of pickles followed by raw storages. A pickle is a program for a stack
+machine that can call any function by name. This interpreter supports only the few instructions that dicts of tensors need; names are
+never resolved, and calls other than creating a dict or a tensor are refused.
 """
 
 import io
@@ -19,8 +19,8 @@ import numpy as np
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older format
 STREAM = 1001  # the only version of that format, its second pickle
 
-MOST = 100_000  # instructions of a pickle: the public file's has some thousands
-DIMENSIONS = 64  # of a tensor, as PyTorch has at most
+MOST = 100_000  # maximum instructions of a pickle; the public file has a few thousand
+DIMENSIONS = 64  # maximum dimensions of a tensor, as in PyTorch
 
 DTYPES = {
     "DoubleStorage": np.dtype("<f8"),
@@ -37,14 +37,14 @@ DTYPES = {
 
 
 class Name(NamedTuple):
-    """A function or class that a pickle names: never looked up."""
+    """A function or class named in a pickle, never resolved."""
 
     module: str
     name: str
 
 
 class Storage(NamedTuple):
-    """Numbers that stand elsewhere in the file."""
+    """A reference to numbers elsewhere in the file."""
 
     dtype: np.dtype
     key: str
@@ -60,11 +60,11 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...]
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
-        """The view of the storage's numbers [size], not a copy. Raises ValueError if it reaches beyond them."""
+        """A view of the storage's numbers [size], not a copy. Raises ValueError if it is out of bounds."""
         whole = (self.offset, *self.shape, *self.strides)
         sound = len(self.shape) == len(self.strides) <= DIMENSIONS
         if not sound or any(type(value) is not int or not 0 <= value < 2**63 for value in whole):
-            raise ValueError("a tensor's shape or strides are none")
+            raise ValueError("a tensor's shape or strides are invalid")
         last = self.offset + sum((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
         if math.prod(self.shape) > len(numbers) or (0 not in self.shape and last >= len(numbers)):
             raise ValueError("a tensor reaches beyond its numbers")
@@ -73,7 +73,7 @@ class Tensor(NamedTuple):
 
 
 def read_zip(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
-    """The tensors of the newer format by name. Raises ValueError with a reason, or what zipfile and others raise for damaged ones."""
+    """The tensors of a file of the newer format by name. Raises ValueError with a reason, or errors of zipfile and others if damaged."""
     root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).removesuffix("data.pkl")
     if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
         raise ValueError("its numbers are big-endian")
@@ -87,12 +87,12 @@ def read_zip(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
 
 
 def is_stream(data: bytes) -> bool:
-    """Whether a file begins as one of the older format does."""
+    """Whether a file has the header of the older format."""
     return data[:2] == b"\x80\x02" and data[2:15] == b"\x8a\x0a" + MAGIC.to_bytes(10, "little") + b"."
 
 
 def read_stream(data: bytes) -> dict[str, np.ndarray]:
-    """The tensors of the older format by name. Raises ValueError with a reason, or what others raise for damaged ones."""
+    """The tensors of a file of the older format by name. Raises ValueError with a reason, or other errors if damaged."""
     file = io.BytesIO(data)
     if interpret(file) != MAGIC or interpret(file) != STREAM:
         raise ValueError("it is of an unknown version")
@@ -122,9 +122,9 @@ def arrays(tensors: dict[str, Tensor], numbers: Callable[[Storage], np.ndarray])
 
 
 def interpret(file: io.BytesIO) -> Any:
-    """What the pickle at the file's position describes; the position is behind it then. Raises ValueError for what would run code."""
+    """Reads the pickle at the file's position and advances past it. Raises ValueError for a pickle that would execute code."""
     stack: list[Any] = []
-    below: list[list[Any]] = []  # stacks under the marks
+    below: list[list[Any]] = []  # stacks below the marks
     memo: dict[int, Any] = {}
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         if number > MOST:
@@ -175,7 +175,7 @@ def interpret(file: io.BytesIO) -> Any:
             case "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(_call(_of(Name, function), _of(tuple, arguments)))
-            case "BUILD":  # of a dict: PyTorch hangs versions of its modules there
+            case "BUILD":  # on a dict: PyTorch attaches module versions
                 stack.pop()
                 _of(dict, stack[-1])
             case other:

@@ -1,6 +1,6 @@
-"""Weights of networks from files of four formats, told apart by what they hold: only numbers are read, nothing is run.
+"""Weights of networks from files of four formats, detected by content. Only numbers are read; no code is executed.
 
-`find` gets the public file of the FID's Inception-v3 from where it lies on this machine, or else from its release page.
+`find` locates the public weights of FID's Inception-v3 on this machine, or downloads them from the release page.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from tinygen.system import npy
 
 PUBLIC = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 NAMES = ("pt_inception-2015-12-05-6726825d.pth", "weights-inception-2015-12-05-6726825d.pth")
-"""What torch-fidelity's and pytorch-fid's weights are called, which are the same bytes, and their SHA-256."""
+"""File names of torch-fidelity's and pytorch-fid's weights, which are identical, and their SHA-256."""
 
 URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
-LARGEST = 2**30  # bytes of a file and of what it unpacks to: no feature network or autoencoder has as many
-PATIENCE = 30  # seconds without a byte
+LARGEST = 2**30  # maximum bytes of a file, compressed and uncompressed: no feature network or autoencoder is larger
+PATIENCE = 30  # seconds without data before a download times out
 
 DTYPES = {
     "F64": np.dtype("<f8"),
@@ -47,10 +47,10 @@ DTYPES = {
 def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
     """(arrays by name, SHA-256 of the file) of a `.pth` of PyTorch (either format), an `.npz` or a `.safetensors`.
 
-    Nothing in the file is run. A file that bears a public name has to be that file; its sum is compared before it is parsed.
+    No code in the file is executed. A file with a public name must be that file, which is checked before parsing.
 
     Raises:
-      UserError: the file cannot be read, is torn or something else, or would run code.
+      UserError: the file cannot be read, is torn or not a weights file, or would execute code.
     """
     path = Path(path)
     try:
@@ -70,13 +70,13 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
         )
     try:
         return parse(data), sha256
-    except Exception as error:  # anyone may have made these bytes, and what zipfile, NumPy and others raise for them has no end
+    except Exception as error:  # the file is untrusted, and zipfile, NumPy and others may raise anything
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) and str(error) else f"damaged ({type(error).__name__})"
         raise UserError(f"weights {path}: {reason} ({size:,} bytes, SHA-256 {sha256[:8]}...)") from error
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """Arrays by name. Raises ValueError with a reason, or something else, for what is no file of weights."""
+    """Arrays by name. Raises ValueError with a reason, or another error, if it is not a weights file."""
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > LARGEST:
@@ -92,7 +92,7 @@ def parse(data: bytes) -> dict[str, np.ndarray]:
             return {name: file.read(name) for name in file.names}
     if torch_file.is_stream(data):
         return torch_file.read_stream(data)
-    if data[8:9] == b"{":  # behind the header's length
+    if data[8:9] == b"{":  # after the header's length
         return tensors(data)
     if not data:
         raise ValueError("empty")
@@ -102,7 +102,7 @@ def parse(data: bytes) -> dict[str, np.ndarray]:
 
 
 def tensors(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a .safetensors file, those of bfloat16 among them, which safetensors' own reader into NumPy does not know."""
+    """The arrays of a .safetensors file, including bfloat16, which safetensors' NumPy reader does not support."""
     arrays = {}
     for name, view in safetensors.deserialize(data):
         if view["dtype"] not in DTYPES:
@@ -112,12 +112,12 @@ def tensors(data: bytes) -> dict[str, np.ndarray]:
 
 
 def find(weights: str | None, url: str = URL) -> Path:
-    """The file of Inception's weights: the one given, or the public one where this tool, torch.hub and pytorch-fid keep it.
+    """The path of Inception's weights: the given file, or the public one in the caches of tinygen and torch.hub.
 
-    Where there is none it is downloaded, into this tool's cache folder.
+    If it is in neither, it is downloaded to tinygen's cache.
 
     Raises:
-      UserError: the given file does not exist, or there is none and it cannot be downloaded.
+      UserError: the given file does not exist, or the public one cannot be downloaded.
     """
     if weights:
         if not Path(weights).is_file():
@@ -138,15 +138,15 @@ def find(weights: str | None, url: str = URL) -> Path:
 
 
 def cache_folders() -> tuple[Path, Path]:
-    """Where this tool keeps weights, and where torch.hub does, which pytorch-fid and torch-fidelity use."""
+    """tinygen's cache folder for weights, and torch.hub's, which pytorch-fid and torch-fidelity use."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "tinygen" / "weights", Path(os.environ.get("TORCH_HOME") or cache / "torch") / "hub" / "checkpoints"
 
 
 def download(url: str, path: Path, sha256: str) -> Path:
-    """Brings a file, with a progress bar. It gets its name when it is whole: its SHA-256 has been compared.
+    """Downloads a file, with a progress bar. It is renamed to `path` once its SHA-256 has been verified.
 
-    Raises OSError, HTTPException, or ValueError for other bytes than the expected ones; nothing is left behind then.
+    Raises OSError, HTTPException, or ValueError for a wrong checksum; no partial file remains.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

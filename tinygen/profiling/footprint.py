@@ -1,4 +1,4 @@
-"""What a run takes up: which leaf stands where and in how many bytes, and what a device does and sends in the compiled step."""
+"""Memory and work per device: the sharding and bytes of the state, and the FLOPs and collectives of the compiled step."""
 
 import collections
 import dataclasses
@@ -14,17 +14,17 @@ from tinygen.nn.names import path_name
 from tinygen.profiling import hlo
 from tinygen.train_step import TrainState
 
-BRANCHES = {"params": "parameters", "ema": "EMA", "opt_state": "optimizer", "buffers": "buffers"}  # of the state, with their names
-LARGEST = 5  # replicated leaves that are named
+BRANCHES = {"params": "parameters", "ema": "EMA", "opt_state": "optimizer", "buffers": "buffers"}  # branches of the state and their labels
+LARGEST = 5  # replicated leaves to name
 
 
 class Group(NamedTuple):
-    """Leaves of equal blocks: alike in all but the block's number.
+    """Corresponding leaves of equal blocks.
 
     path: "params/blocks/*/attention/query/kernel"
-    leaves: how many
-    spec: an axis or None a dimension
-    bytes: of one of them on one device
+    leaves: their number
+    spec: an axis or None per dimension
+    bytes: of one leaf on one device
     """
 
     path: str
@@ -36,11 +36,11 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """Of one device, in bytes, but for the mesh.
+    """The mesh, and the memory and work of one device.
 
     held: {branch of the state: bytes}
-    step: {"argument", "output", "temporary": bytes} of the compiled step, as XLA plans them; empty where it does not tell
-    program: what the step computes and sends
+    step: {"argument", "output", "temporary": bytes} of the compiled step as planned by XLA; empty if unknown
+    program: FLOPs and collectives of the step
     """
 
     mesh: Mapping[str, int]
@@ -51,16 +51,16 @@ class Footprint:
 
     @property
     def replicated(self) -> list[Group]:
-        """The largest parameters that every device holds whole; none on one device."""
+        """The largest replicated parameters; none on a single device."""
         whole = [group for group in self.groups if group.path.startswith("params/") and not any(self.axes(group))]
         return sorted(whole, key=lambda group: -group.bytes * group.leaves)[:LARGEST] if math.prod(self.mesh.values()) > 1 else []
 
     def axes(self, group: Group) -> list[str | None]:
-        """The group's spec with the axes that really split: those of more than one device."""
+        """The group's spec without axes of a single device."""
         return [axis if axis is not None and self.mesh[axis] > 1 else None for axis in group.spec]
 
     def facts(self) -> dict[str, Any]:
-        """For the run's manifest."""
+        """The facts for the run's manifest."""
         return {
             "mesh": dict(self.mesh),
             "memory_per_device": {**self.held, **self.step},
@@ -71,25 +71,25 @@ class Footprint:
         }
 
     def lines(self) -> Iterator[str]:
-        """In short: for the head of a run's log and of its description."""
+        """A summary for the start of a run's log and for --describe."""
         yield "mesh: " + " x ".join(f"{axis} {self.mesh[axis]}" for axis in AXES)
-        yield "memory a device: " + ", ".join(f"{BRANCHES[branch]} {si(size, 1024)}B" for branch, size in self.held.items() if size)
+        yield "memory per device: " + ", ".join(f"{BRANCHES[branch]} {si(size, 1024)}B" for branch, size in self.held.items() if size)
         if self.step:
             total = sum(self.held.values()) + self.step["temporary"]
             yield (
-                f"  while it steps {si(self.step['temporary'], 1024)}B more: {si(total, 1024)}B in all, without previews and evaluation "
+                f"  during a step {si(self.step['temporary'], 1024)}B more: {si(total, 1024)}B in total, without previews and evaluation "
                 f"(arguments {si(self.step['argument'], 1024)}B, results {si(self.step['output'], 1024)}B)"
             )
-        yield f"work a device: {si(self.program.flops)}FLOPs a step" + "".join(
+        yield f"work per device: {si(self.program.flops)}FLOPs per step" + "".join(
             f", {traffic.count} {kind} of {si(traffic.bytes, 1024)}B" for kind, traffic in self.program.collectives.items()
         )
         if self.replicated:
             named = ", ".join(f"{_counted(group)} {si(group.bytes * group.leaves, 1024)}B" for group in self.replicated)
-            yield f"  whole on every device: {named}"
+            yield f"  replicated on every device: {named}"
 
 
 def measure(compiled: Any, layout: Layout, abstract: TrainState) -> Footprint:
-    """What the state and its compiled step take up."""
+    """Measures the state and its compiled step."""
     plan, state = compiled.memory_analysis(), placed(abstract, layout)
     sizes = (
         {"argument": plan.argument_size_in_bytes, "output": plan.output_size_in_bytes, "temporary": plan.temp_size_in_bytes} if plan else {}
@@ -99,26 +99,26 @@ def measure(compiled: Any, layout: Layout, abstract: TrainState) -> Footprint:
 
 
 def placed(abstract: Any, layout: Layout) -> Any:
-    """The tree's shapes with where they stand."""
+    """The abstract tree with shardings."""
     return jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract, layout.shardings(abstract)
     )
 
 
 def bytes_held(state: Any) -> int:
-    """Bytes of a tree of placed leaves on one device."""
+    """Bytes per device of a tree of leaves with shardings."""
     return sum(map(_bytes, jax.tree.leaves(state)))
 
 
 def groups(state: TrainState) -> Iterator[Group]:
-    """The leaves of the state, those of equal blocks together; without EMA and moments, which stand as their parameters do."""
+    """The leaves of the state, grouped over equal blocks; without EMA and moments, which are sharded like their parameters."""
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
     specs = {path: tuple(leaf.sharding.spec) for path, leaf in leaves.items()}
     found: dict[str, list[str]] = collections.defaultdict(list)
     for path in specs:
         names = path.split("/")
         suffixes = ("/".join(["params", *names[start:]]) for start in range(1, len(names)))
-        own = next((suffix for suffix in suffixes if suffix in specs), None)  # the parameter that it is, or is of
+        own = next((suffix for suffix in suffixes if suffix in specs), None)  # its own parameter
         if own is None or path == own:
             found["/".join("*" if name.isdigit() else name for name in names)].append(path)
     for pattern, paths in found.items():

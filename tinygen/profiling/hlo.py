@@ -1,6 +1,6 @@
-"""A compiled program of one device, read from its text: the operations of its products, and what it sends to other devices.
+"""Analysis of a compiled program's HLO text: FLOPs of its matrix products, and its collectives, per device.
 
-XLA's own cost analysis mixes element-wise work in and counts a loop once; here a loop counts as often as XLA says it turns.
+XLA's cost analysis includes element-wise work and counts a loop once; here a loop counts with its known trip count.
 """
 
 import collections
@@ -34,7 +34,7 @@ TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
 class Traffic(NamedTuple):
-    """Collectives of a kind: how many a run of the program, and the bytes that they leave on one device."""
+    """Collectives of one kind: the number per run of the program, and the bytes of their results on one device."""
 
     count: int
     bytes: int
@@ -42,10 +42,10 @@ class Traffic(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What one device does in a run of the program.
+    """The work of one device in a run of the program.
 
     flops: of its matrix products and convolutions, a multiply-add as two
-    collectives: {"all-reduce": ...}, those that there are
+    collectives: {"all-reduce": ...}
     """
 
     flops: int
@@ -60,7 +60,7 @@ class _Instruction(NamedTuple):
 
 
 def read(text: str) -> Program:
-    """The program that `compiled.as_text()` shows. Of a condition's branches the dearest counts; of a loop of unknown length, one turn."""
+    """Analyses `compiled.as_text()`. A conditional counts as its most expensive branch, a loop of unknown length as one iteration."""
     computations, entry = _computations(text)
 
     @functools.cache
@@ -90,7 +90,7 @@ def read(text: str) -> Program:
 
 
 def _computations(text: str) -> tuple[dict[str, dict[str, str]], str]:
-    """({computation: {name: line of the instruction}}, the name of the one that is run)."""
+    """({computation: {name: line of the instruction}}, the name of the entry computation)."""
     found: dict[str, dict[str, str]] = {}
     entry, current = "", ""
     for line in text.splitlines():
@@ -104,7 +104,7 @@ def _computations(text: str) -> tuple[dict[str, dict[str, str]], str]:
 
 
 def _instruction(line: str) -> _Instruction | None:
-    """Parsed only where it is counted, or an operand of what is: most of a program is element-wise. None for what is no instruction."""
+    """Parses an instruction, on demand since most of a program is element-wise. None if the line is not an instruction."""
     match = INSTRUCTION.match(re.sub(r"/\*.*?\*/", "", line))
     return match and _Instruction(match["type"], match["opcode"], re.findall(r"%([\w.-]+)", match["operands"]), match["rest"])
 
@@ -115,7 +115,7 @@ def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _shape(line: str) -> tuple[int, ...]:
-    """Of an instruction's result."""
+    """The shape of an instruction's result."""
     return next(_shapes(NAME.sub("", line, count=1)))[1]
 
 
@@ -124,7 +124,7 @@ def _bytes(type_: str) -> int:
 
 
 def _flops(each: _Instruction, beside: Mapping[str, str]) -> int:
-    """Of one product: twice its result's elements times what is summed for each."""
+    """FLOPs of one product: twice the elements of its result times the length of the contraction."""
     gemm = each.opcode == "custom-call" and "gemm" in each.rest and "dot_dimension_numbers" in each.rest  # cuBLAS
     if each.opcode not in ("dot", "convolution") and not gemm:
         return 0

@@ -1,4 +1,4 @@
-"""`tinygen report`: one HTML file of a run, or of several side by side, that opens from disk without a network."""
+"""`tinygen report`: a self-contained HTML page of a run, or of several side by side."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from tinygen.workdir.files import File, folder
 
 
 def main(workdirs: Sequence[str], *, out: str | None) -> int:
-    """Writes the report of the runs in `workdirs` to `out` (default: `default_target`) and prints where it is and what it lacks."""
+    """Writes the report of the runs in `workdirs` to `out` (default: `default_target`) and prints its path and any problems."""
     runs = [read(path, name) for path, name in zip(workdirs, names(workdirs), strict=True)]
     target = epath.Path(out) if out else default_target(runs)
     if target.is_dir():
@@ -27,7 +27,7 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
     if not target.parent.exists():
         raise UserError(f"--out={target}: there is no folder {target.parent}")
     text, notes = build(runs, target, time.time())
-    content = text.encode("utf-8", "replace")  # a file may hold half a character
+    content = text.encode("utf-8", "replace")  # a file may contain half a character
     write(target, content)
     say(f"{target}  {len(content) / 1e6:.1f} MB")
     for run in runs:
@@ -39,7 +39,7 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
 
 
 def default_target(runs: Sequence[Run]) -> epath.Path:
-    """report.html in a run's folder; of several runs, beside the first one's folder, where it replaces no run's own."""
+    """report.html in the workdir; for several runs, next to the first workdir, so that it does not replace a run's own report."""
     first = runs[0].folder.path()
     if len(runs) == 1:
         return first / "report.html"
@@ -48,7 +48,7 @@ def default_target(runs: Sequence[Run]) -> epath.Path:
 
 
 def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUDGET) -> tuple[str, list[str]]:
-    """(the page, what it says of all runs together). Adds to each run's problems what its pictures show."""
+    """(the page, notes about all runs). Adds problems with pictures to each run's problems."""
     groups = [[File(run.folder, "data.png")] for run in runs if run.folder.type_of("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
     groups += [[path for path in group if shown_by(path) == "img"] for group in previews]
@@ -75,10 +75,9 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
 
 
 def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[File, dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of preview, each run's through its steps, and what they
-    were asked to show.
+    """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of preview, each run's previews by step and their prompts.
 
-    seen: what the page holds of each file, a `picture` or {"text": what it says}
+    seen: the page's content of each file, a `picture` or {"text": ...}
     """
     made = []
     for name in dict.fromkeys(name for run in runs for name in run.grids):
@@ -104,7 +103,7 @@ def picture(album: Album, number: dict[File, int], path: File) -> dict[str, Any]
 
 
 def examples(runs: Sequence[Run], album: Album, number: dict[File, int]) -> list[dict[str, Any]]:
-    """Each run's training examples; once and for no run in particular where all have the same."""
+    """Each run's training examples; a single shared entry if all runs have the same."""
     made = []
     for index, run in enumerate(runs):
         path = File(run.folder, "data.png")
@@ -115,24 +114,24 @@ def examples(runs: Sequence[Run], album: Album, number: dict[File, int]) -> list
 
 
 def captions(run: Run) -> list[str]:
-    """What each example is called: its label and its caption, as far as there are any."""
+    """The label and caption of each example, if any."""
     parts = [[str(example[key]) for key in ("label", "caption") if example.get(key) not in (None, "")] for example in run.examples]
     return [": ".join(each) for each in parts] if any(parts) else []
 
 
 def marks(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What happened in the course of the runs, by step, for the charts of learning; starts at step 0 and ends are no news there."""
-    told: dict[int, list[str]] = {}
+    """The events of the runs by step, to mark in charts, except for starts at step 0 and ends."""
+    kinds_at: dict[int, list[str]] = {}
     for run in runs:
         for event in run.events:
             step, kind = event.get("step"), str(event.get("event"))
-            if isinstance(step, int) and step > 0 and kind != "finished" and kind not in told.setdefault(step, []):
-                told[step].append(kind)
-    return [dict(step=step, text=", ".join(kinds)) for step, kinds in sorted(told.items())]
+            if isinstance(step, int) and step > 0 and kind != "finished" and kind not in kinds_at.setdefault(step, []):
+                kinds_at[step].append(kind)
+    return [dict(step=step, text=", ".join(kinds)) for step, kinds in sorted(kinds_at.items())]
 
 
 def names(workdirs: Sequence[str]) -> list[str]:
-    """The shortest ending of each path that no other has."""
+    """The shortest unique suffix of each path."""
     parts = [epath.Path(path).absolute().parts for path in workdirs]
 
     def ending(own: tuple[str, ...]) -> str:
@@ -144,7 +143,7 @@ def names(workdirs: Sequence[str]) -> list[str]:
 
 
 def relative(folder: epath.Path, target: epath.Path) -> str | None:
-    """The folder as a link of the page at `target`; None where there is none, as between a bucket and a disk."""
+    """The folder as a link relative to the page at `target`; None if impossible, as between a bucket and a disk."""
     if "://" in str(folder) or "://" in str(target):
         return None
     way = os.path.relpath(os.path.abspath(folder), os.path.abspath(target.parent))
@@ -152,7 +151,7 @@ def relative(folder: epath.Path, target: epath.Path) -> str | None:
 
 
 def write(target: epath.Path, content: bytes) -> None:
-    """Writes the page in one piece, so that one that is open in a browser is never half of two."""
+    """Writes the page atomically, so that a browser never reads a mix of two versions."""
     try:
         folder(target.parent).write(target.name, content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which charts a report has, and their points: thin enough to open at once, with every extreme."""
+"""The charts of a report, and their points, downsampled without losing extremes."""
 
 import itertools
 import re
@@ -9,16 +9,16 @@ import numpy as np
 
 from tinygen.report.run import Run, Series, finite
 
-POINTS = 2000  # of a curve, about
+POINTS = 2000  # approximate points per curve
 BIN = re.compile(r"(?P<name>.+)_t(?P<bin>\d+)")
-RAW, AVERAGED = "eval_", "eval_ema_"  # prefixes of held-out numbers, by the weights that gave them
+RAW, AVERAGED = "eval_", "eval_ema_"  # prefixes of held-out metrics of raw and averaged weights
 OPTIMISATION = {  # name: (title, whether it is noisy, whether a logarithmic axis makes sense)
     "lr": ("Learning rate", False, False),
     "grad_norm": ("Gradient norm", True, True),
     "param_norm": ("Parameter norm", False, False),
     "update_ratio": ("Update / parameter norm", True, True),
 }
-SPEED = (  # name, title, the setting or figure of the manifest that it is multiplied with, format, whether it is noisy
+SPEED = (  # name, title, factor (a setting or a manifest entry), format, whether it is noisy
     ("steps_per_s", "Steps per second", "", "number", True),
     ("steps_per_s", "Examples per second", "batch_size", "si", True),
     ("steps_per_s", "Arithmetic, FLOP/s", "flops_per_step", "si", True),
@@ -30,8 +30,8 @@ SPEED = (  # name, title, the setting or figure of the manifest that it is multi
 def thin(series: Series, limit: int = POINTS) -> tuple[Series, Series]:
     """(the curve, its average), both of at most `limit` points.
 
-    A long curve keeps the lowest and the highest value of each of its buckets, so that no spike is lost. The average holds each
-    bucket's mean: smoothing the extremes would draw the middle between them. A short curve is its own average.
+    A long curve keeps the minimum and maximum of each bucket, so that no spike is lost. The average has each bucket's mean, since
+    smoothing the extremes would show their midpoint. A short curve is its own average.
     """
     steps, values = series.steps, series.values
     if len(steps) <= limit:
@@ -49,7 +49,7 @@ def thin(series: Series, limit: int = POINTS) -> tuple[Series, Series]:
 
 
 class Charts:
-    """Composes charts of numbers, handing out each number once, so that what nothing asks for is known at the end.
+    """Composes charts of metrics, using each metric once, so that unused ones are known at the end.
 
     A chart: title, section, format (of its values: number, si or percent), log (whether its axis can be logarithmic), lines.
     A line: run (index), label, tone (colour, where there is one run only), dash (where there are several), smooth (its average is drawn),
@@ -74,7 +74,7 @@ class Charts:
             self.made.append(dict(section=section, title=title, format=format, log=log, lines=lines))
 
     def lines(self, name: str, label: str = "", factor: str = "", **style: Any) -> list[dict[str, Any]]:
-        """A number's line of each run that has it, times a factor that is one of the run's settings or of its manifest."""
+        """The line of a metric for each run that has it, times a factor from the run's settings or manifest."""
         drawn = []
         for index, run in enumerate(self.runs):
             scale = finite({**run.settings, **run.manifest}.get(factor)) if factor else 1.0
@@ -83,14 +83,14 @@ class Charts:
         return drawn
 
     def held_out(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a number on held-out data."""
+        """The lines of a held-out metric."""
         averaged, raw = self.take(AVERAGED + name), self.take(RAW + name)
         lines = self.lines(averaged[0], "held out, averaged weights", tone=2) if averaged else []
         return lines + (self.lines(raw[0], "held out, raw weights", tone=1, dash="dash") if raw else [])
 
 
 def compose(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Charts of every number that the runs have."""
+    """Charts of all metrics of the runs."""
     charts = Charts(runs)
     _learning(charts)
     for name, (title, noisy, log) in OPTIMISATION.items():
@@ -108,7 +108,7 @@ def compose(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def remarks(runs: Sequence[Run]) -> list[str]:
-    """What is said of numbers instead of drawing them."""
+    """Remarks about metrics that are not drawn."""
     charts = Charts(runs)
     said = [f"{name} equals {other}" for name, other in sorted(charts.copies.items())]
     return said + [f"{name} stayed {value:g}" for name, value in sorted(charts.constants.items())]
@@ -129,7 +129,7 @@ def _learning(charts: Charts) -> None:
 
 
 def _by_time(charts: Charts, title: str, bins: dict[int, str]) -> None:
-    """A number by intervals of t: of one run all intervals together; of several a chart an interval, for a colour tells the run."""
+    """A metric by intervals of t: one chart for a single run; one chart per interval for several, whose colours denote runs."""
     count = max(bins) + 1
     places = [(bins[index], f"t {index / count:.3g} – {(index + 1) / count:.3g}") for index in sorted(bins)]
     if len(charts.runs) > 1:
@@ -160,12 +160,12 @@ def _line(
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """As JSON can hold them: six digits, None for what is not finite."""
+    """Values for JSON: six digits, None for non-finite values."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 
 def _copies(runs: Sequence[Run]) -> dict[str, str]:
-    """{name: the other number whose values it repeats in every run}: the loss before weighting, where nothing is weighted."""
+    """{name: another metric with equal values in every run}, such as the loss before weighting if there is no weighting."""
     copies = {}
     for prefix in ("", RAW, AVERAGED):
         name, other = f"{prefix}raw_loss", f"{prefix}loss"
@@ -181,11 +181,11 @@ def _copies(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _constant(runs: Sequence[Run], name: str) -> float | None:
-    """The one value that a number had all through every run; None where it had several, or was logged once."""
+    """The value of a metric that is constant throughout all runs; None if it varies, or was logged only once."""
     values = np.concatenate([run.series[name].values for run in runs if name in run.series])
     return float(values[0]) if len(values) > 1 and (values == values[0]).all() else None
 
 
 def _known(name: str) -> bool:
-    """Whether a chart waits for this number, constant or not."""
+    """Whether a chart always shows this metric, even if constant."""
     return name in OPTIMISATION or "loss" in name or any(name == each for each, *_ in SPEED)

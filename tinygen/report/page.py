@@ -1,4 +1,4 @@
-"""The page's HTML: tables and lists made here, charts and pictures by its own script. Whatever a run's files say is escaped."""
+"""The page's HTML: tables and lists; its script draws charts and pictures. All text from a run's files is escaped."""
 
 import html
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygen.report.run import Run, ago, clock, finite
 
-HELD = {  # names in a manifest's memory_per_device, as the page says them
+HELD = {  # labels for a manifest's memory_per_device
     "params": "parameters",
     "ema": "EMA",
     "opt_state": "optimizer",
@@ -23,7 +23,7 @@ LOOKED_FOR = ("num", "labels", "sampler", "nfe", "guidance", "preset")  # in a s
 def render(
     runs: Sequence[Run], links: Sequence[str | None], notes: Sequence[str], data: Mapping[str, Any], blobs: Sequence[str], now: float
 ) -> str:
-    """The whole page. links: where each run's folder is, seen from the page, or None; blobs: data URIs, in the order that `data` counts."""
+    """The whole page. links: each workdir relative to the page, or None; blobs: data URIs, in the order of their indices in `data`."""
     parts = {
         "title": text(f"{', '.join(run.name for run in runs)} – tinygen report"),
         "style": asset("page.css"),
@@ -54,19 +54,19 @@ def text(value: Any) -> str:
 
 
 def as_script(value: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element or begin a comment."""
+    """JSON that is safe inside a script element: it cannot end the element or start a comment."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def shown(value: Any) -> str:
-    """A value of a config or an event, as people write it."""
+    """A value of a config or an event in readable form."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return value or '""' if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def table(head: Sequence[str], rows: Sequence[str], label: str, attributes: str = "") -> str:
-    """Rows of HTML under plain headings, in a box of its own that scrolls."""
+    """Rows of HTML under plain headings, in a scrolling box."""
     cells = "".join(f'<th scope="col">{text(each)}</th>' for each in head)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(label)}"><table {attributes}>'
@@ -75,7 +75,7 @@ def table(head: Sequence[str], rows: Sequence[str], label: str, attributes: str 
 
 
 def card(index: int, run: Run, now: float) -> str:
-    """A run's name, state, last numbers and what it ran on."""
+    """A run's name, state, latest metrics and hardware."""
     state = run.status(now)
     rate, batch = run.recent("steps_per_s"), finite(run.settings.get("batch_size"))
     name, what = ("raw_loss", ", before weighting") if _weighted(run) else ("loss", "")
@@ -84,7 +84,7 @@ def card(index: int, run: Run, now: float) -> str:
         (f"held out{what}, averaged weights", _figure(run.last(f"eval_ema_{name}"))),
         (f"held out{what}, raw weights", _figure(run.last(f"eval_{name}"))),
         ("held out, velocity, averaged weights", _figure(run.last("eval_ema_velocity_loss"))),
-        ("bits a byte, averaged weights", _figure(run.last("eval_ema_bits_per_byte"))),
+        ("bits per byte, averaged weights", _figure(run.last("eval_ema_bits_per_byte"))),
         ("steps/s", _figure(rate)),
         ("examples/s", f"{rate * batch:,.0f}" if rate is not None and batch is not None else ""),
     ]
@@ -98,7 +98,7 @@ def card(index: int, run: Run, now: float) -> str:
 
 
 def _weighted(run: Run) -> bool:
-    """Whether examples weigh by their own errors in a run's loss, which then tells nothing: its loss before weighting does."""
+    """Whether a run's loss weights examples by their own errors, so that only the loss before weighting is informative."""
     return "objective.power" in run.settings
 
 
@@ -125,7 +125,7 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
         ("parameters", f"{count:,}" if isinstance(count, int) else ""),
         ("device", device),
         ("mesh", axes),
-        ("memory a device", ", ".join(f"{HELD.get(name, name)} {size / 2**20:,.4g} MiB" for name, size in sizes)),
+        ("memory per device", ", ".join(f"{HELD.get(name, name)} {size / 2**20:,.4g} MiB" for name, size in sizes)),
         ("device use", "; ".join(filter(None, [arithmetic, f"{wait:.1%} waiting for data" if wait is not None else ""]))),
         ("memory", f"{memory:.2f} GiB" if memory is not None else ""),
         ("last line", f"{clock(run.last_written)}, {ago(now - run.last_written)}" if run.last_written else ""),
@@ -157,14 +157,14 @@ def evaluations(runs: Sequence[Run]) -> str:
 
 
 def in_short(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of eval.jsonl with what one looks for in a score's protocol in that one's place."""
+    """A line of eval.jsonl with the protocol replaced by its most relevant fields."""
     protocol = line.get("protocol")
     looked_for = {name: protocol[name] for name in LOOKED_FOR if name in protocol} if isinstance(protocol, dict) else {}
     return {**{name: value for name, value in line.items() if name != "protocol"}, **looked_for}
 
 
 def settings(runs: Sequence[Run]) -> str:
-    """Every key with its value in each run. A row that differs between runs or from a recipe is marked."""
+    """Every key with its value in each run. Rows that differ between runs or from a recipe are marked."""
     keys = sorted({key for run in runs for key in run.settings})
     if not keys:
         return "<p class=quiet>There is no config.json that can be read.</p>"
@@ -200,7 +200,7 @@ def _named(run: Run) -> str:
 
 
 def _sentence(value: Any) -> str:
-    """Changes as `key: old → new`, anything else as it is written."""
+    """Changes as `key: old → new`, anything else verbatim."""
     if not isinstance(value, Mapping):
         return shown(value)
     parts = []
@@ -220,7 +220,7 @@ def _there(run: Run, name: str) -> bool:
 
 
 def files(run: Run, link: str | None) -> str:
-    """Links to what the folder holds, and the commands that go on from it."""
+    """Links to the files of the workdir, and commands to continue from it."""
     folder = str(run.folder)
     names = ("config.json", "manifest.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "codec/codec.json", "samples", "checkpoints")
     there = [name for name in names if _there(run, name)]

@@ -1,4 +1,4 @@
-"""The pictures of a report, each stored once and as small as its budget asks."""
+"""The pictures of a report, each stored once and compressed to fit a size budget."""
 
 import base64
 import dataclasses
@@ -14,15 +14,15 @@ from PIL import Image, UnidentifiedImageError
 
 from tinygen.workdir.files import PICTURE, File
 
-BUDGET = 12_000_000  # characters of all pictures together, in base64
+BUDGET = 12_000_000  # base64 characters of all pictures
 WEBP_SIDE = 16383  # the format's limit
-PIXELS = 2**25  # of a picture; a grid of 64 images of 512 x 512 has half as many
-ALL_PIXELS = 2**25  # of all pictures together; more would hardly fit the budget, and take long to find that out
+PIXELS = 2**25  # limit of a picture; a grid of 64 images of 512 x 512 has half as many
+ALL_PIXELS = 2**25  # limit of all pictures; more would rarely fit the budget, and take long to encode
 
 
 @dataclasses.dataclass
 class Picture:
-    """A picture as the page holds it."""
+    """An encoded picture for the page."""
 
     width: int
     height: int
@@ -31,7 +31,7 @@ class Picture:
 
 @dataclasses.dataclass
 class Album:
-    """Pictures by their file, and what had to be done or left out to hold them."""
+    """Pictures by file, and a note about compressed or omitted ones."""
 
     pictures: dict[File, Picture]
     problems: dict[File, str]
@@ -43,9 +43,8 @@ class Album:
 
 
 def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
-    """Pictures without loss if they fit the budget, else as lossy WebP, else fewer of each group: its first and its last go at the end.
-
-    Beside the WebP stands the file itself, where it is the smaller.
+    """Pictures, lossless if they fit the budget, else as lossy WebP (or the original file if smaller), else fewer per group. The first and
+    last of a group are dropped last.
     """
     album = Album({}, {})
     groups, album.note = _affordable(groups)
@@ -71,14 +70,14 @@ def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
         readable = [_spread(group, math.floor(len(group) * min(share, 0.95))) for group in readable]
         album.pictures = {path: packed[path] for group in readable for path in group}
         share = 0.95
-    while album.characters > budget:  # those that take most
+    while album.characters > budget:  # drop the largest
         del album.pictures[max(album.pictures, key=lambda path: len(packed[path].data))]
     album.note += f" Even so only {len(album.pictures)} of {len(packed)} fit; the others are in the folder."
     return album
 
 
 def _affordable(groups: Sequence[Sequence[File]]) -> tuple[list[list[File]], str]:
-    """Those pictures of each group that can be encoded in a time that a reader waits for; and a note where they are not all."""
+    """The pictures of each group that can be encoded in reasonable time, and a note if some are omitted."""
     pixels = {path: _pixels(path) for group in groups for path in group}
     total = sum(pixels.values())
     if total <= ALL_PIXELS:
@@ -94,7 +93,7 @@ def _affordable(groups: Sequence[Sequence[File]]) -> tuple[list[list[File]], str
 
 
 def _pixels(path: File) -> int:
-    """How many a PNG file's header declares; 0 for what has none."""
+    """The number of pixels declared in a PNG header; 0 if there is none."""
     try:
         content = path.beginning(24)
     except OSError:
@@ -104,7 +103,7 @@ def _pixels(path: File) -> int:
 
 
 def _spread(items: list[File], count: int) -> list[File]:
-    """`count` of the items (two at least, if there are two), evenly spread, the first and the last among them."""
+    """`count` evenly spaced items (at least two, if there are two), including the first and the last."""
     count = max(2, count)
     return items if len(items) <= count else [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
@@ -115,12 +114,12 @@ def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], pr
         try:
             stored = path.read(PICTURE)
             with (
-                warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),  # for we have a limit of our own
+                warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),  # PIXELS is the limit here
                 Image.open(io.BytesIO(stored), formats=("PNG",)) as image,
             ):
                 if image.width * image.height > PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, and at most {PIXELS:,} are shown")
-                if stored[12:16] != b"IHDR":  # PIL would look further, and so find a size that was not counted
+                if stored[12:16] != b"IHDR":  # PIL would search further and could find another size
                     raise ValueError("it does not begin with its size, as a PNG file does")
                 image.load()
                 content = encode(stored, image)
@@ -134,7 +133,7 @@ def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], pr
 
 
 def _lossless(stored: bytes, image: Image.Image) -> bytes:
-    if max(image.size) > WEBP_SIDE or len(stored) > BUDGET:  # the latter would hardly become small enough
+    if max(image.size) > WEBP_SIDE or len(stored) > BUDGET:  # the latter could rarely be compressed enough
         return stored
     return min(stored, _webp(image, lossless=True, quality=50, method=2), key=len)
 

@@ -1,4 +1,4 @@
-"""One run's folder, read whatever state it is in: what can be read is kept, what cannot is named in `problems`."""
+"""Reads a workdir for the report, in whatever state it is: unreadable parts are listed in `problems`."""
 
 import collections
 import dataclasses
@@ -19,16 +19,16 @@ from tinygen.workdir.files import MIB, Entry, File, Folder, folder
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
 SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.([a-z0-9]+)")
-DOCUMENT = MIB  # limit of config.json and its like, which have a few thousand bytes
-SHOWN_BYTES = 32 * MIB  # at the end of each file of JSON lines
-MOST_LINES, MOST_SERIES = 2000, 500  # that a page can show
+DOCUMENT = MIB  # size limit of config.json and similar files, which have a few thousand bytes
+SHOWN_BYTES = 32 * MIB  # read from the end of each JSON lines file
+MOST_LINES, MOST_SERIES = 2000, 500  # maximum on a page
 LISTED = 12  # names in one notice
 QUIET = 15 * 60  # seconds without a new line after which a run is no longer called running
 
 
 @dataclasses.dataclass
 class Series:
-    """One number of a run through its steps, ascending. `values` holds NaN where the number was not finite."""
+    """A metric of a run by step, ascending. `values` has NaN for non-finite values."""
 
     steps: np.ndarray  # int64 [N]
     values: np.ndarray  # float64 [N]
@@ -36,12 +36,12 @@ class Series:
 
 @dataclasses.dataclass
 class Run:
-    """What a workdir holds. Every part may be empty: a run that has just begun, an older one, a damaged one.
+    """The contents of a workdir. Any part may be empty, for a run that has just started, an older one, or a damaged one.
 
-    settings: config.json, each leaf under its dotted name
+    settings: config.json, by dotted names
     grids: {name: {step: PNG file, or text}}; the objective's samples are named "samples"
-    prompts: what the samples of every grid were asked to show, in its order
-    examples: the labels and captions of data.png, in its order
+    prompts: the prompts of the samples of every grid, in order
+    examples: the labels and captions of data.png, in order
     """
 
     folder: Folder
@@ -60,12 +60,12 @@ class Run:
 
     @property
     def start(self) -> dict[str, Any]:
-        """The newest start event: the recipe and what this run changed in it."""
+        """The newest start event: the recipe and this run's changes."""
         return next((event for event in reversed(self.events) if event.get("event") == "start"), {})
 
     @functools.cached_property
     def changed(self) -> dict[str, Any]:
-        """{dotted key: the recipe's value} of what the command line changed."""
+        """{dotted key: the recipe's value} of keys changed on the command line."""
         changed = self.start.get("changed")
         return (
             {key: pair[0] if isinstance(pair, list) and pair else pair for key, pair in changed.items()}
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The last step known of."""
+        """The last known step."""
         steps = [int(series.steps[-1]) for series in self.series.values()] + [max(grids) for grids in self.grids.values()]
         return max([*steps, *self.checkpoints, 0])
 
@@ -85,7 +85,7 @@ class Run:
         return float(finite[-1]) if finite.size else None
 
     def recent(self, name: str) -> float | None:
-        """The mean of a series over the last twentieth of its steps: one noisy line says little."""
+        """The mean of a series over the last 5 % of its steps, less noisy than the last value."""
         if self.last(name) is None:
             return None
         series = self.series[name]
@@ -105,7 +105,7 @@ class Run:
 
 
 def read(path: str, name: str) -> Run:
-    """The run in a folder. Raises UserError where there is none."""
+    """The run in a folder. Raises UserError if there is none."""
     place = epath.Path(path)
     if not place.exists():
         raise UserError(f"--workdir={path}: there is no such folder (several are separated by commas)")
@@ -133,7 +133,7 @@ def read(path: str, name: str) -> Run:
 
 
 def _read(run: Run, name: str, most: int) -> bytes | None:
-    """The content of a file; None, and a problem, where it cannot be read; None where there is none."""
+    """The content of a file; None if it does not exist, or, with a problem, if it cannot be read."""
     try:
         return run.folder.read(name, most)
     except OSError as error:
@@ -167,9 +167,9 @@ def _object(run: Run, name: str) -> dict[str, Any]:
 
 
 def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines. A torn last line belongs to a run that is writing it, and is left out without a word.
+    """The objects of a JSON lines file. A torn last line is skipped silently, since the run may still be writing it.
 
-    most: of the last of them
+    most: maximum number, from the end
     """
     found: collections.deque[dict[str, Any]] = collections.deque(maxlen=most)
     torn, count = [], 0
@@ -194,13 +194,13 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
 
 
 def _series(run: Run) -> dict[str, Series]:
-    """The columns of metrics.jsonl. Of lines with the same step the later one holds: it was written after a restart."""
+    """The columns of metrics.jsonl. Of several lines with the same step the last counts, written after a restart."""
     lines, strange = {}, set()
     for line in _lines(run, "metrics.jsonl"):
         step = line.pop("step", None)
         if event := line.pop("event", None):
             words = {name: line.pop(name) for name in list(line) if not isinstance(line[name], float)}
-            if event != "rollback":  # which events.jsonl tells too
+            if event != "rollback":  # also in events.jsonl
                 run.events.append({"step": step, "event": event, **words})
         if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**53:
             lines[step] = line
@@ -229,7 +229,7 @@ def _series(run: Run) -> dict[str, Series]:
 
 
 def finite(value: Any) -> float | None:
-    """A number as a float; None for what is none, and for what no finite float holds."""
+    """A number as a float; None if it is not a number or not finite as a float."""
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:
@@ -237,10 +237,12 @@ def finite(value: Any) -> float | None:
 
 
 def _events(run: Run) -> list[dict[str, Any]]:
-    """events.jsonl, and those changes of the configuration that only the older config_changes.jsonl tells."""
+    """events.jsonl, and configuration changes that are only in the older config_changes.jsonl."""
     events = _lines(run, "events.jsonl", MOST_LINES)
-    told = [event.get("changes") for event in events]
-    older = [{"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl", MOST_LINES) if changes not in told]
+    recorded = [event.get("changes") for event in events]
+    older = [
+        {"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl", MOST_LINES) if changes not in recorded
+    ]
     return older + events
 
 
@@ -278,7 +280,7 @@ def _few(names: list[str]) -> str:
 
 
 def ago(seconds: float) -> str:
-    """How long ago, in the largest unit that says it."""
+    """How long ago, in the largest suitable unit."""
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
         count = int(seconds // length)
         if count > 0:

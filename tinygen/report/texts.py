@@ -1,21 +1,21 @@
-"""Texts of previews as the page holds them: as much of each as there is room for."""
+"""Text previews for the page, truncated to fit."""
 
 from collections.abc import Sequence
 
 from tinygen.errors import printable
 from tinygen.workdir.files import File
 
-LONGEST = 20_000  # characters of one
-ROOM = 4_000_000  # of all together
+LONGEST = 20_000  # characters of one text
+ROOM = 4_000_000  # characters of all texts
 
 
 def read(paths: Sequence[File]) -> tuple[dict[File, str], dict[File, str]]:
-    """(texts by their path, what is wrong with those that cannot be read)."""
+    """(texts by path, problems of those that cannot be read)."""
     most = min(LONGEST, ROOM // max(1, len(paths)))
     texts, problems = {}, {}
     for path in paths:
         try:
-            content = path.beginning(4 * most + 4)  # bytes; a character has four at most
+            content = path.beginning(4 * most + 4)  # bytes; a character has at most four
         except OSError as error:
             problems[path] = str(error.strerror)
             continue

@@ -101,7 +101,7 @@ def test_a_run_that_is_no_classifier_is_refused(finished):
 
 def test_a_run_named_as_a_public_network_is_refused(classifier, tmp_path):
     workdir = shutil.copytree(classifier, tmp_path / "efflite0")
-    with pytest.raises(UserError, match=r"efflite0 is the name of a public network: give this run's folder another$"):
+    with pytest.raises(UserError, match=r"efflite0 is the name of a public network: rename this run's folder$"):
         networks.of_run(str(workdir))
 
 

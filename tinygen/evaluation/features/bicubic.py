@@ -1,16 +1,16 @@
-"""Resizing that no size of image makes look sharper than it is (Parmar et al. 2022)."""
+"""Antialiased bicubic resizing (Parmar et al. 2022)."""
 
 import numpy as np
 from PIL import Image
 
 
 def bicubic(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8 [H, W, C] -> float32 [height, width, C] in [0, 255], as clean-fid does it: whatever the proportions were.
+    """uint8 [H, W, C] -> float32 [height, width, C] in [0, 255], like clean-fid, ignoring the aspect ratio.
 
     size: (height, width)
 
-    Pillow's bicubic filter over a channel's floats, which averages where it reduces; clipped, not rounded. At its size an image
-    keeps its pixels.
+    Pillow's bicubic filter on each channel in float, which averages when downscaling; clipped, not rounded. An image of this size is
+    unchanged.
     """
     height, width = size
     planes = image.astype(np.float32).transpose(2, 0, 1)

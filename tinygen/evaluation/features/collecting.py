@@ -1,7 +1,7 @@
-"""The features of pictures, on the disk while they grow: work that was interrupted goes on where it was.
+"""Features of pictures, cached on disk, so that an interrupted extraction resumes.
 
-They lie in the user's cache, under a name that is a function of the network and of the pictures. Those of a reference stay, for the
-next score; those of samples are deleted when their score has been given.
+They are in the user's cache, under a name derived from the network and the pictures. Features of a reference are kept for the next score;
+those of samples are deleted after scoring.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from tinygen.evaluation.scores import Side, side_of
 from tinygen.system.cache import alone
 from tinygen.system.terminal import say
 
-PAUSE = 30.0  # seconds between lines that say how far it is
-RULES = 2  # how pictures become features here, and lie on the disk: another number where that has changed
-KEPT = 256  # pictures whose features are written at once, at least: each time waits for the disk
+PAUSE = 30.0  # seconds between progress lines
+RULES = 2  # version of the extraction and the file format: increment when either changes
+KEPT = 256  # minimum pictures per write, since each write waits for the disk
 
 
 class Unwanted(Exception):
-    """Whoever waits for features does so no longer."""
+    """The features are no longer wanted."""
 
 
 @contextlib.contextmanager
@@ -47,13 +47,13 @@ def collected(
     reference: bool = False,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Side]:
-    """The pictures as a side of a score, with their features; on processes that do not lead, one without any.
+    """The pictures as one side of a score, with their features; without features except on the coordinator process.
 
-    what: is shown beside the bar
-    logits: of the network too
-    keep: leave the features where the next call finds them; otherwise they are deleted, unless an error ends the block
-    reference: these are what samples are compared with: their features lie apart from those of samples
-    unwanted: asked before each batch; raises Unwanted when it says so
+    what: the label of the progress bar
+    logits: include the network's logits
+    keep: keep the features for the next call; otherwise they are deleted, unless an error ends the block
+    reference: whether this is the reference, whose features are stored separately from those of samples
+    unwanted: called before each batch; Unwanted is raised if it returns True
     """
     files = _files(using.network, pictures, logits, reference)
     with _alone(files["features"].path, what):
@@ -65,7 +65,7 @@ def collected(
 
 
 def forget(network: Network, pictures: Pictures) -> None:
-    """Deletes the features of samples that were kept."""
+    """Deletes kept features of samples."""
     files = _files(network, pictures, network.name == "inception", reference=False)
     with _alone(files["features"].path, pictures.name):
         if processes.leads():
@@ -75,7 +75,7 @@ def forget(network: Network, pictures: Pictures) -> None:
 
 def _side(pictures: Pictures, files: dict[str, FeatureFile]) -> Side:
     if processes.leads():
-        rows = {name: file.read()[: pictures.num] for name, file in files.items()}  # there may be more: of a call that was interrupted
+        rows = {name: file.read()[: pictures.num] for name, file in files.items()}  # there may be more, from an interrupted call
         return side_of(pictures.name, pictures.fingerprint, rows["features"], rows.get("logits"))
     nothing = np.zeros(0)
     return Side(name=pictures.name, num=pictures.num, fingerprint=pictures.fingerprint, mean=nothing, covariance=nothing)
@@ -83,7 +83,7 @@ def _side(pictures: Pictures, files: dict[str, FeatureFile]) -> Side:
 
 @contextlib.contextmanager
 def _alone(path: Path, what: str) -> Iterator[None]:
-    """One call at a time takes the features of the same pictures; another waits for it. Of several processes the leading one does."""
+    """Admits one call at a time for the same pictures; another one waits. Only the coordinator process locks."""
     if not processes.leads():
         yield
         return
@@ -108,7 +108,7 @@ def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) 
 
 
 def _grow(pictures: Pictures, using: Extractor, files: dict[str, FeatureFile], what: str, unwanted: Callable[[], bool]) -> None:
-    """Adds the features of the pictures that are not in the files yet."""
+    """Extracts the features that are missing from the files."""
     whole = processes.from_lead(
         f"rows of {files['features'].path.name}",
         lambda: str(min(file.rows for file in files.values())),
@@ -133,7 +133,7 @@ def _grow(pictures: Pictures, using: Extractor, files: dict[str, FeatureFile], w
 
 
 def _write(files: dict[str, FeatureFile], held: dict[str, list[np.ndarray]], start: int) -> int:
-    """Appends what is held, which begins at row `start`; where the next begins then."""
+    """Appends the held rows, from row `start` on. Returns the next row."""
     num = sum(map(len, held["features"]))
     if num and processes.leads():
         for name, file in files.items():
@@ -145,7 +145,7 @@ def _write(files: dict[str, FeatureFile], held: dict[str, list[np.ndarray]], sta
 
 @contextlib.contextmanager
 def _bar(what: str, start: int, num: int) -> Iterator[Callable[[int], None]]:
-    """A bar with time left on a terminal; elsewhere a line from time to time."""
+    """A progress bar with the remaining time on a terminal, otherwise a periodic line."""
     console = Console(stderr=True, quiet=not processes.leads())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     began = said = time.monotonic()
@@ -159,6 +159,6 @@ def _bar(what: str, start: int, num: int) -> Iterator[Callable[[int], None]]:
             if not console.is_terminal and now - said > PAUSE:
                 said, rate = now, (done - start) / (now - began)
                 if processes.leads():
-                    say(f"{what}: {done:,} of {num:,}, {rate:.3g} a second, {(num - done) / rate / 60:.0f} min left", error=True)
+                    say(f"{what}: {done:,} of {num:,}, {rate:.3g} per second, {(num - done) / rate / 60:.0f} min left", error=True)
 
         yield advance

@@ -1,6 +1,6 @@
-"""From pictures to features: threads decode and resize, the devices compute, and neither waits for the other.
+"""Feature extraction: threads decode and resize pictures while the devices compute.
 
-Batches are split over the mesh. Feature i depends on picture i alone, whatever the size of the batches.
+Batches are sharded over the mesh. Feature i depends on picture i only, not on the batch size.
 """
 
 import collections
@@ -18,13 +18,13 @@ from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.images import Read
 from tinygen.system import limits, malloc
 
-TRIMMED = 256  # pictures after which free memory goes back to the kernel
-ON_CPU, ON_ACCELERATOR = 16, 256  # images a device at once: beyond these nothing gets faster
-SHARE = 0.5  # of a device's memory that a batch may take
+TRIMMED = 256  # pictures after which free memory is returned to the kernel
+ON_CPU, ON_ACCELERATOR = 16, 256  # images per device and batch; more is not faster
+SHARE = 0.5  # maximum share of a device's memory for a batch
 
 
 class Extractor(NamedTuple):
-    """A network on the devices, ready for batches of `size`."""
+    """A compiled network on the devices, for batches of `size`."""
 
     network: Network
     layout: Layout
@@ -34,7 +34,7 @@ class Extractor(NamedTuple):
 
 
 def extractor(network: Network, layout: Layout) -> Extractor:
-    """The network compiled for as many images at once as the devices are quick with, or as they can hold."""
+    """The network compiled for the largest useful batch size that fits into device memory."""
     variables = jax.device_put(network.variables, layout.replicated)
     jitted = jax.jit(network.apply, in_shardings=(layout.replicated, layout.batch), out_shardings=layout.replicated)
     each = ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATOR
@@ -50,9 +50,9 @@ def extractor(network: Network, layout: Layout) -> Extractor:
 
 
 def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool] = lambda: False) -> Iterator[dict[str, np.ndarray]]:
-    """What the network gives of the pictures, in their order: {"features": [n, D], ...} of n pictures at a time, on every process.
+    """The network's outputs for the pictures, in order: {"features": [n, D], ...} for n pictures at a time, on every process.
 
-    unwanted: asked before each batch; ends the pictures when it says so
+    unwanted: called before each batch; stops if it returns True
     """
     network, layout, size, step, variables = using
     rows = layout.rows(size)
@@ -67,12 +67,12 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
                 return
             images = [each.result() for each in batch if each is not None]
             num = len(batch)
-            while len(images) < len(rows):  # the last batch is filled up
+            while len(images) < len(rows):  # pad the last batch
                 images.append(np.zeros((*network.size, 3), np.float32))
             given = layout.put({"x": np.stack(images)}, size)["x"]
             now = num, step(variables, given)
             if before is not None:
-                yield _fetched(*before)  # while the devices work on this one
+                yield _fetched(*before)  # while the devices compute this batch
             before = now
             held += num
             if held >= TRIMMED:
@@ -85,9 +85,9 @@ def extract(reads: Iterator[Read], using: Extractor, unwanted: Callable[[], bool
 def _ahead(
     reads: Iterator[Read], size: int, submit: Callable[[Read], Future[np.ndarray]], mine: set[int]
 ) -> Iterator[Future[np.ndarray] | None]:
-    """The pictures under way, two batches ahead; None for one that another process prepares.
+    """The in-flight pictures, two batches ahead; None for one that another process prepares.
 
-    No more pictures are read than there are threads to prepare them: as read they may be hundreds of times as large as prepared.
+    At most as many pictures are read ahead as there are threads, since before resizing they may be hundreds of times as large.
     """
     waiting: collections.deque[Future[np.ndarray] | None] = collections.deque()
     busy: collections.deque[Future[np.ndarray]] = collections.deque()

@@ -1,4 +1,4 @@
-"""Features on the disk: float32 rows that a run writes in order, and goes on with where it was interrupted."""
+"""A resumable file of features: float32 rows, appended in order."""
 
 import contextlib
 import dataclasses
@@ -13,18 +13,18 @@ from tinygen.errors import UserError
 from tinygen.evaluation.metrics.moments import check_finite
 
 DTYPE = np.dtype("<f4")
-SUMMED = 4096  # rows that are in memory at once while they are checked
-CONTEXT = 60  # characters of a protocol that a message repeats
+SUMMED = 4096  # rows in memory at a time during verification
+CONTEXT = 60  # characters of a protocol quoted in a message
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureFile:
-    """Rows of features [N, D] one after another, and beside them, under the same name with .json, how many are whole, and their sum.
+    """Rows of features [N, D], and a .json file of the same name with the number of complete rows and their checksum.
 
-    These are written last, and in one piece: a process killed at any moment leaves a file that ends at a whole row.
-    path: of the rows; the folder is made when the first are written
-    dim: features a row
-    protocol: how they came about; rows of another are neither read nor gone on with
+    The latter is written last and atomically, so a process killed at any time leaves only complete rows.
+    path: of the rows; the folder is created with the first rows
+    dim: features per row
+    protocol: how the features were computed; rows with another protocol are neither read nor extended
     """
 
     path: Path
@@ -33,11 +33,11 @@ class FeatureFile:
 
     @property
     def rows(self) -> int:
-        """Whole rows; 0 where there is no file. Raises UserError where the file is damaged, or of another protocol or dimension."""
+        """The number of complete rows; 0 without a file. Raises UserError if it is damaged, or has another protocol or dimension."""
         return self._whole()[0]
 
     def _whole(self) -> tuple[int, int]:
-        """(whole rows, the CRC-32 of their bytes)"""
+        """(number of complete rows, the CRC-32 of their bytes)"""
         try:
             head = json.loads(self._head.read_text("utf-8"))
             rows, dim, protocol, crc = int(head["rows"]), int(head["dim"]), str(head["protocol"]), int(head["crc32"])
@@ -59,10 +59,10 @@ class FeatureFile:
         return rows, crc
 
     def append(self, start: int, features: np.ndarray) -> None:
-        """Writes rows [B, D] as those from `start` on; they are on the disk when it returns.
+        """Writes rows [B, D] from row `start` on, and syncs them to disk.
 
-        start: where the whole ones end, or before it: those that are whole already stay as they are
-        Raises UserError for features that are not finite, for a disk that is full or cannot be written, and where rows have gone meanwhile.
+        start: at most the number of complete rows; existing rows are not rewritten
+        Raises UserError for non-finite features, for a full or read-only disk, and if rows have disappeared in the meantime.
         """
         rows, crc = self._whole()
         if start < 0 or features.shape[1:] != (self.dim,):
@@ -79,20 +79,20 @@ class FeatureFile:
             with open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
                 file.seek(rows * self._row)
                 file.write(written)
-                file.truncate()  # what a killed process has left beyond
+                file.truncate()  # leftovers of a killed process
                 file.flush()
                 os.fsync(file.fileno())
             self._write_head(rows + len(fresh), zlib.crc32(written, crc))
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.truncate(self.path, rows * self._row)  # half a row on a full disk would keep it full
+                os.truncate(self.path, rows * self._row)  # do not leave a partial row on a full disk
             raise UserError(
                 f"{self.path} cannot be written: {error.strerror}. The first {rows} rows are whole: make room, or name another folder in "
                 "XDG_CACHE_HOME, and give the same command again"
             ) from error
 
     def read(self) -> np.ndarray:
-        """The whole rows, float32 [N, D], on the disk; they cannot be changed. Raises UserError where they are not what was written."""
+        """The complete rows, float32 [N, D], as a read-only memory map. Raises UserError if their checksum is wrong."""
         rows, crc = self._whole()
         if not rows:
             return np.zeros((0, self.dim), DTYPE)
@@ -104,7 +104,7 @@ class FeatureFile:
         return features
 
     def delete(self) -> None:
-        """Takes the rows off the disk, if they are there."""
+        """Deletes the rows, if they exist."""
         self._head.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
@@ -126,7 +126,7 @@ class FeatureFile:
 
 
 def _difference(theirs: str, ours: str) -> str:
-    """Where two strings begin to differ: "...nfe: 25 -> ...nfe: 50"."""
+    """Two strings from where they start to differ: "...nfe: 25 -> ...nfe: 50"."""
     unlike = [index for index, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other]
     same = unlike[0] if unlike else min(len(theirs), len(ours))
     start = max(0, same - CONTEXT // 2)

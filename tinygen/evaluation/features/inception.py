@@ -1,8 +1,8 @@
-"""Inception-v3 as the Fréchet Inception Distance has it (Szegedy et al. 2016; Heusel et al. 2017), from its public weights.
+"""Inception-v3 of the Fréchet Inception Distance (Szegedy et al. 2016; Heusel et al. 2017), with its public weights.
 
-It is the network of 2015-12-05, in which the averages over 3x3 leave out what lies beyond the border and the last block takes a
-maximum in place of one. Attributes bear the names of the weights' file: `Mixed_5b.branch5x5_1.conv.weight` in the file is the
-kernel of `Mixed_5b.branch5x5_1` here, with the batch norm beside it folded in.
+It is the network of 2015-12-05, whose 3x3 average pooling excludes padding, and whose last block uses max pooling instead. Attributes
+have the names in the weights file: `Mixed_5b.branch5x5_1.conv.weight` is the kernel of `Mixed_5b.branch5x5_1` here, with the batch norm
+folded in.
 """
 
 import functools
@@ -41,7 +41,7 @@ BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 class Head(nnx.Module):
-    """[B, 2048] -> [B, 1008] by a product alone: the file's bias is left out, as the Inception Score always did."""
+    """[B, 2048] -> [B, 1008], without the file's bias, as in the Inception Score."""
 
     def __init__(self):
         self.kernel = Buffer(jnp.zeros((DIM, CLASSES)))
@@ -83,13 +83,13 @@ class Inception(nnx.Module):
 
 
 def inception(preset: str, weights: str | None) -> Network:
-    """The FID's network with the public weights, or those of a file that the user names.
+    """FID's network with the public weights, or with those of a given file.
 
     preset: "adm", "pytorch-fid" or "clean": how images are resized and scaled
-    weights: a file in any of the formats that `weights.read` knows, with the public file's names; None: the public file
+    weights: a file in any format of `weights.read`, with the public file's names; None: the public file
 
     Raises:
-      UserError: an unknown preset; weights that are not to be had, cannot be read, or are another network's.
+      UserError: an unknown preset, or weights that are unavailable, unreadable, or of another network.
     """
     if preset not in resize.PRESETS:
         raise unknown("preset", preset, resize.PRESETS)
@@ -128,7 +128,7 @@ def graph() -> tuple[nnx.GraphDef, dict[tuple[str, ...], tuple[int, ...]]]:
 
 
 def file_shapes() -> dict[str, tuple[int, ...]]:
-    """The shape of every array that a file must hold, by the file's names; it may hold others."""
+    """The shape of every array that a file must have, by the file's names; it may have others."""
     _, shapes = graph()
     expected = {}
     for *layer, leaf in shapes:
@@ -145,7 +145,7 @@ def file_shapes() -> dict[str, tuple[int, ...]]:
 def from_file(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The network's variables from a file's arrays.
 
-    Raises ValueError that names the first array that is missing, of another shape or not finite.
+    Raises ValueError that names the first array that is missing, of the wrong shape, or not finite.
     """
     for name, shape in file_shapes().items():
         if name not in arrays:

@@ -1,4 +1,4 @@
-"""The blocks of the FID's Inception-v3. Attributes bear the names of its weights' file; batch norms are folded into the convolutions."""
+"""The blocks of FID's Inception-v3. Attributes have the names in its weights file; batch norms are folded into the convolutions."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from flax import nnx
 
 from tinygen.nn.layers import Buffer
 
-HIGHEST = jax.lax.Precision.HIGHEST  # what GPUs and TPUs take instead of float32 moves the distance
+HIGHEST = jax.lax.Precision.HIGHEST  # the default precision on GPUs and TPUs changes the distance
 AROUND = ((0, 0), (1, 1), (1, 1), (0, 0))  # one pixel on all sides of [B, H, W, C]
 
 
@@ -18,10 +18,10 @@ class Convolution(nnx.Module):
     """relu(x * kernel + bias), [B, H, W, inputs] -> [B, H', W', outputs]; the batch norm is in the kernel and the bias.
 
     size: height and width of the kernel
-    pad: zeros around the picture; by default as many as keep its size
+    pad: zero-pad to keep the size
 
-    Without them one row and column more are computed, over zeros behind the picture, and dropped: with a padding of any kind XLA's
-    convolution on a CPU takes a path that is four times as fast.
+    Without padding, one more row and column are computed over zeros past the edge and dropped: with any padding XLA's convolution on a
+    CPU takes a path that is four times as fast.
     """
 
     def __init__(self, inputs: int, outputs: int, size: tuple[int, int] = (1, 1), *, stride: int = 1, pad: bool = True):
@@ -45,7 +45,7 @@ class Convolution(nnx.Module):
 
 
 def abreast(x: jax.Array, *layers: Convolution) -> list[jax.Array]:
-    """What each of several 1x1 convolutions makes of x [B, H, W, C], as one product of matrices."""
+    """Several 1x1 convolutions of x [B, H, W, C] as one matrix product."""
     kernel = jnp.concatenate([layer.kernel[0, 0] for layer in layers], -1)
     bias = jnp.concatenate([layer.bias[...] for layer in layers])
     y = jax.nn.relu(jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, precision=HIGHEST) + bias)
@@ -58,9 +58,9 @@ def chain(x: jax.Array, *layers: Callable[[jax.Array], jax.Array]) -> jax.Array:
 
 
 def joined(join: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, stride: int) -> jax.Array:
-    """Each 3x3 of x [B, H, W, C] joined to one pixel, along columns and then along rows, of every `stride`-th pixel.
+    """3x3 pooling of x [B, H, W, C] with the reduction `join`, along columns and then rows, at every `stride`-th pixel.
 
-    XLA makes one loop of these slices; its own pooling takes five times as long on a CPU.
+    XLA fuses these slices into one loop; its own pooling takes five times as long on a CPU.
     """
     for axis in (1, 2):
         last = (x.shape[axis] - 3) // stride * stride
@@ -69,12 +69,12 @@ def joined(join: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, stri
 
 
 def maximum(x: jax.Array, *, stride: int = 2) -> jax.Array:
-    """The largest of each 3x3: at stride 2 inside the picture, at stride 1 around each pixel."""
+    """3x3 max pooling: without padding at stride 2, with padding at stride 1."""
     return joined(jnp.maximum, jnp.pad(x, AROUND, constant_values=-jnp.inf) if stride == 1 else x, stride)
 
 
 def average(x: jax.Array) -> jax.Array:
-    """The mean of the 3x3 around each pixel, of those inside the picture."""
+    """3x3 average pooling at stride 1 that excludes padding."""
     return joined(jnp.add, jnp.pad(x, AROUND), 1) / joined(jnp.add, jnp.pad(jnp.ones((1, *x.shape[1:3], 1)), AROUND), 1)
 
 

@@ -1,4 +1,4 @@
-"""The networks whose features scores compare, by name: Inception, EfficientNet-Lite0, or a run that learnt the user's own labels."""
+"""Feature extractors by name: Inception, EfficientNet-Lite0, or a classifier trained by the user."""
 
 import os
 
@@ -23,28 +23,28 @@ NAMES = ("inception", "efflite0")
 
 
 def load(name: str, *, preset: str | None, weights: str | None, option: str = "--features") -> Network:
-    """The network that a name or a run's workdir means.
+    """The network with a name, or of a run by its workdir.
 
-    preset, weights: of Inception, as `scores.inception` takes them; preset None: adm
-    option: what the name was given as
-    Raises UserError where there is none, or its weights are not to be had.
+    preset, weights: for Inception, see `inception.inception`; preset None: adm
+    option: the option that the name was given with
+    Raises UserError if it does not exist, or its weights are unavailable.
     """
     if name == "inception":
         return inception(preset or "adm", weights)
     if name not in NAMES and not os.path.isdir(name):
         raise UserError(f"{option}={name}: there is no such folder") if os.sep in name else unknown(option, name, NAMES)
     if weights or preset:
-        raise UserError(f"{'weights are' if weights else 'a preset is'} of Inception alone, and {option}={name} has its own")
+        raise UserError(f"{'weights are' if weights else 'a preset is'} for Inception only; {option}={name} has its own")
     if name == "efflite0":
         return efflite0()
     return of_run(name, option)
 
 
 def of_run(ckpt: str, option: str = "--features") -> Network:
-    """The averaged weights of a run of objective classification, as a network in float32; its distance is FD-(name of the run).
+    """The averaged weights of a classification run, as a network in float32; its distance is FD-(name of the run).
 
-    Its input has the run's own size: resized as clean-fid does (Parmar et al. 2022), grey where the run's images are,
-    in [-1, 1]. Raises UserError for a run that is no classifier of images.
+    Inputs have the run's image size, resized like clean-fid (Parmar et al. 2022), grey if the run's images are, in [-1, 1]. Raises
+    UserError if the run is not an image classifier.
     """
     saved = store.find(ckpt, option=option)
     if saved.config.objective.name != "classification" or not saved.codec.comparable:
@@ -59,7 +59,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
         params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
 
     def prepare(image: np.ndarray) -> np.ndarray:
-        if channels == 1:  # BT.601, as Pillow has it; what was grey is not changed
+        if channels == 1:  # BT.601, like Pillow; grey images are unchanged
             image = np.repeat(np.asarray(Image.fromarray(image).convert("L"))[..., None], 3, -1)
         return encode_pixels(bicubic(image, (height, width)))
 
@@ -70,7 +70,7 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
 
     name = saved.name
     if name in NAMES:
-        raise UserError(f"{option}={ckpt}: {name} is the name of a public network: give this run's folder another")
+        raise UserError(f"{option}={ckpt}: {name} is the name of a public network: rename this run's folder")
     pixels = jax.ShapeDtypeStruct((1, height, width, 3), "float32")
     return Network(
         name=name,

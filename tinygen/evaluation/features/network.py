@@ -1,4 +1,4 @@
-"""What every score over features asks of a network."""
+"""The interface of feature extractors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,15 +10,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
-    """A frozen network whose features a score compares.
+    """A frozen network that extracts features for scores.
 
     name: "inception", "efflite0", or a run's
-    distance: what a Fréchet distance over it is called: "FID" (over Inception's public weights alone), "FD-EffLite0", ...
-    dim: features an image
-    preset: the name of how images are resized and scaled
+    distance: the name of a Fréchet distance over it: "FID" (only with Inception's public weights), "FD-EffLite0", ...
+    dim: features per image
+    preset: the name of the preprocessing of images
     size: (height, width) of its input
     prepare: uint8 [H, W, 3] -> float32 [height, width, 3], the network's input; runs on the host, in threads
-    apply: (variables, float32 [B, height, width, 3]) -> {"features": [B, dim], "logits": [B, K]}; pure, to be jitted; logits only where
+    apply: (variables, float32 [B, height, width, 3]) -> {"features": [B, dim], "logits": [B, K]}; pure, to be jitted; logits only if
         Inception Score can use them
     variables: the weights, a tree of arrays
     sha256: of the weights' file

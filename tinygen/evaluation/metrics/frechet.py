@@ -1,8 +1,8 @@
-"""The Fréchet distance between the Gaussians that have the moments of two sets of features, and its bias.
+"""The Fréchet distance between Gaussians fitted to two sets of features, and its bias.
 
     d² = |μ₁ - μ₂|² + tr(Σ₁ + Σ₂ - 2 (Σ₁Σ₂)^½)        (Dowson & Landau 1982; Heusel et al. 2017)
 
-It is called FID over Inception's features alone.
+It is called FID only over Inception's features.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 from tinygen.errors import UserError
 from tinygen.evaluation.metrics.moments import Moments, moments_of
 
-NEGATIVE = 1e-5  # of the largest eigenvalue: further below zero is no rounding, not even float32's
+NEGATIVE = 1e-5  # of the largest eigenvalue: anything more negative is not rounding, not even in float32
 
 
 def frechet_distance(mu1: np.ndarray, sigma1: np.ndarray, mu2: np.ndarray, sigma2: np.ndarray) -> float:
@@ -24,11 +24,11 @@ def frechet_distance(mu1: np.ndarray, sigma1: np.ndarray, mu2: np.ndarray, sigma
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """The distance from a fixed reference, a function of the other's mean [D] and covariance [D, D].
+    """The distance from a fixed reference, as a function of a mean [D] and a covariance [D, D].
 
     mean: [D], of the reference
     root: [D, D], A with AAᵀ the reference's covariance
-    trace, largest: of that covariance its trace and its largest eigenvalue
+    trace, largest: trace and largest eigenvalue of that covariance
     """
 
     mean: np.ndarray
@@ -51,12 +51,12 @@ class Distance:
 
 
 def distance_from(mean: np.ndarray, covariance: np.ndarray) -> Distance:
-    """The distance from a reference as a function of the other's mean [D] and covariance [D, D], in float64.
+    """The distance from a reference as a function of a mean [D] and a covariance [D, D], in float64.
 
-    The trace of (Σ₁Σ₂)^½ is the sum of the roots of the eigenvalues of AᵀΣ₁A with AAᵀ = Σ₂, which are real; those that rounding
-    makes negative count as 0, and so does a distance that it makes negative. Where a covariance lacks rank, each direction that it
-    lacks may add some 1e-8 of the largest variance, for that is the root of float64's rounding.
-    Raises UserError for shapes that do not fit, numbers that are not finite and matrices that are no covariances.
+    The trace of (Σ₁Σ₂)^½ is the sum of the square roots of the eigenvalues of AᵀΣ₁A with AAᵀ = Σ₂, which are real. Eigenvalues and
+    distances that are negative by rounding count as 0. Each direction in which a covariance is rank-deficient may add about 1e-8 of the
+    largest variance, the square root of float64's rounding.
+    Raises UserError for mismatched shapes, non-finite numbers, and matrices that are not covariances.
     """
     mean, covariance = _checked(mean, covariance, "the reference")
     values, vectors = np.linalg.eigh(covariance)
@@ -66,10 +66,10 @@ def distance_from(mean: np.ndarray, covariance: np.ndarray) -> Distance:
 
 
 def too_few(num: int, dim: int) -> str:
-    """What is wrong with a distance over `dim` features from `num` samples, and "" where they are enough.
+    """A warning about a distance over `dim` features from `num` samples, "" if they are enough.
 
-    The distance from few samples comes out too large, by about a constant divided by their number; from as many as there are
-    dimensions or fewer, the covariance lacks rank besides. How large that bias is depends on the features: `extrapolated` measures it.
+    The distance from few samples is biased upwards, by about a constant over their number; from `dim` samples or fewer the covariance is
+    also rank-deficient. The size of the bias depends on the features; `extrapolated` measures it.
     """
     if num > dim:
         return ""
@@ -80,9 +80,9 @@ def too_few(num: int, dim: int) -> str:
 
 
 class Extrapolation(NamedTuple):
-    """distance: where the line reaches infinitely many samples; below 0 it says no more than "close to 0"
+    """distance: the line's value at infinitely many samples; a negative one means "close to 0"
 
-    sizes, distances: the points that it goes through
+    sizes, distances: the points of the fit
     """
 
     distance: float
@@ -91,13 +91,13 @@ class Extrapolation(NamedTuple):
 
 
 def extrapolated(features: np.ndarray, distance: Distance, *, num: int = 15, seed: int = 0) -> Extrapolation:
-    """The distance from features [N, D] as if there were infinitely many: its bias, which falls as 1/N, taken away.
+    """The distance from features [N, D] extrapolated to infinitely many samples, which removes its bias of order 1/N.
 
-    A line of the distances of `num` random subsets of growing size against 1/size (Chong & Forsyth 2020, FID∞). Each subset holds the
-    smaller ones, so that one pass over the features is enough. The reference stays as it is, with what bias it has.
+    A line fitted to the distances of `num` nested random subsets of increasing size against 1/size (Chong & Forsyth 2020, FID∞), in one
+    pass over the features. The bias of the reference remains.
     distance: `distance_from` the reference
-    The smallest subset is a tenth of all, but where it can it has 2 (D + 1) rows: nearer to D the bias is no line, and the distance
-    comes out somewhat too small instead.
+    The smallest subset is a tenth of all rows, but at least 2 (D + 1): closer to D the bias is not linear in 1/size, and the result would
+    be somewhat too small.
     Raises UserError for fewer than 2 (D + 1) rows.
     """
     count, dim = features.shape
@@ -118,7 +118,7 @@ def extrapolated(features: np.ndarray, distance: Distance, *, num: int = 15, see
 
 
 def _intercept(sizes: Sequence[int], distances: Sequence[float]) -> float:
-    """Where the least squares line of distances against 1/size meets 0."""
+    """The intercept at 1/size = 0 of the least squares line of distances against 1/size."""
     return float(np.polynomial.Polynomial.fit(1 / np.asarray(sizes), distances, 1)(0.0))
 
 
@@ -135,4 +135,4 @@ def _checked(mean: np.ndarray, covariance: np.ndarray, whose: str) -> tuple[np.n
 
 def _check_positive(values: np.ndarray, scale: float, whose: str) -> None:
     if np.min(values, initial=0) < -NEGATIVE * scale:
-        raise UserError(f"{whose}: what should be a covariance is none, for it has negative eigenvalues")
+        raise UserError(f"{whose}: the covariance has negative eigenvalues")

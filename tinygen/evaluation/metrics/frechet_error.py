@@ -1,8 +1,8 @@
-"""The standard error of a Fréchet distance: how much it varies with which samples were drawn.
+"""The standard error of a Fréchet distance due to the random choice of samples.
 
-The distance's variance is that of a part linear in the samples, V₁, and of a quadratic one, V₂, and smaller ones. Any jackknife, and the
-influence function taken at the samples themselves, estimate V₁ + 2 V₂ (Efron & Stein 1981): where both sides are alike there is no linear
-part, and the error comes out 1.4 times too large. So V₂ is measured by itself, and subtracted.
+The variance of the distance has a part linear in the samples, V₁, a quadratic part, V₂, and smaller ones. Any jackknife, and the
+influence function at the samples themselves, estimate V₁ + 2 V₂ (Efron & Stein 1981): if both sides have equal distributions, there is no
+linear part, and the error would be 1.4 times too large. So V₂ is measured separately and subtracted.
 """
 
 import itertools
@@ -14,19 +14,19 @@ from tinygen.evaluation.metrics.frechet import Distance
 from tinygen.evaluation.metrics.moments import BLOCK, Moments, moments_of
 
 GROUPS, SPLITS = 8, 16
-FLOOR = 0.1  # of V₂: by chance the difference comes out below it, which no variance of V₁ + V₂ is
-RANK = 1e-10  # of the largest eigenvalue: a direction with less has no samples
+FLOOR = 0.1  # minimum of the difference as a share of V₂; by chance it can be lower, unlike V₁ + V₂
+RANK = 1e-10  # of the largest eigenvalue: directions with less have no samples
 
 
 def enough(dim: int) -> int:
-    """Samples from which an error can be had: halves of them still have covariances of full rank."""
+    """The number of samples needed for an error: half of them still give a covariance of full rank."""
     return 2 * max(dim + 1, GROUPS)
 
 
 def standard_error(features: np.ndarray, distance: Distance, *, seed: int = 0) -> float:
-    """The standard error of the distance from features [N, D], which may lie on the disk.
+    """The standard error of the distance from features [N, D], which may be memory-mapped.
 
-    The reference stays as it is, and the bias remains: it is the error that comes from which samples were drawn.
+    It covers the random choice of samples only, not the reference, nor the bias.
     distance: `distance_from` the reference
     seed: of the halves
     Raises UserError for fewer samples than `enough`.
@@ -40,7 +40,7 @@ def standard_error(features: np.ndarray, distance: Distance, *, seed: int = 0) -
 
 
 def influence(features: np.ndarray, distance: Distance) -> np.ndarray:
-    """N - 1 times how much the distance falls when one of the samples [N, D] is left out, of each of them [N], to second order.
+    """The influence [N] of each of the samples [N, D]: N - 1 times the decrease of the distance without it, to second order.
 
     With Σ₂ = CCᵀ, CᵀΣ₁C = U diag(λ) Uᵀ and y = UᵀCᵀ(x - μ₁) the first derivative of the distance towards x is
     2 (μ₁ - μ₂)ᵀ(x - μ₁) + |x - μ₁|² - Σ y²/√λ and a constant, and the second, from Daleckii & Krein's formula for the matrix root,
@@ -63,21 +63,23 @@ def influence(features: np.ndarray, distance: Distance) -> np.ndarray:
 
 
 def _quadratic(features: np.ndarray, distance: Distance, seed: int) -> float:
-    """V₂: the variance of (f(A) + f(B)) / 2, where linear parts cancel, over divisions of the samples into halves A and B.
+    """V₂: the variance of (f(A) + f(B)) / 2, in which linear parts cancel, over splits of the samples into halves A and B.
 
-    Halves are made of G groups: what is quadratic inside a group does not vary, and no division has all signs independent. With
-    interactions of equal variance between groups, (G - 2) / (G - 1) of V₂ is seen.
+    Halves consist of G groups: the quadratic part within a group does not vary, and the signs of a split are not independent. If
+    interactions between groups have equal variance, the estimate covers (G - 2) / (G - 1) of V₂.
     """
     random = np.random.default_rng(seed)
-    # in random groups: in order, or every eighth, a group might be a class
+    # random groups, since groups in order might coincide with classes
     groups = [moments_of(features, np.sort(rows)) for rows in np.array_split(random.permutation(len(features)), GROUPS)]
-    divisions = list(itertools.combinations(range(1, GROUPS), GROUPS // 2 - 1))  # with the first group: each division once
+    divisions = list(
+        itertools.combinations(range(1, GROUPS), GROUPS // 2 - 1)
+    )  # halves with the first group, so that each split occurs once
     found = []
     for each in random.choice(divisions, SPLITS, replace=False):
         halves = _merged([groups[0], *(groups[one] for one in each)]), _merged([groups[one] for one in range(1, GROUPS) if one not in each])
         found.append(np.mean([distance(half.mean, half.covariance) for half in halves]))
     seen = (GROUPS - 2) / (GROUPS - 1)
-    return float(np.var(found, ddof=1)) * (1 - 1 / len(divisions)) / seen  # drawn from finitely many, without repetition
+    return float(np.var(found, ddof=1)) * (1 - 1 / len(divisions)) / seen  # finite population, without replacement
 
 
 def _merged(groups: list[Moments]) -> Moments:

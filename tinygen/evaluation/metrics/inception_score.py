@@ -1,4 +1,4 @@
-"""Inception Score: how sure the classes of single images are, and how varied those of all (Salimans et al. 2016)."""
+"""Inception Score: high if each image has a clear class and the classes vary (Salimans et al. 2016)."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from tinygen.errors import UserError
 from tinygen.evaluation.metrics.moments import check_finite
 
 SPLITS = 10
-FEWEST = 2 * SPLITS  # a split of one image has a score of 1 whatever it shows
+FEWEST = 2 * SPLITS  # a split of one image always has a score of 1
 SEED = 2020  # torch-fidelity's default
 
 
@@ -20,11 +20,11 @@ class InceptionScore(NamedTuple):
 
 
 def inception_score(logits: np.ndarray, *, splits: int = SPLITS, seed: int | None = SEED) -> InceptionScore:
-    """exp of the mean over images of KL(p(y|x) ‖ p(y)), a split at a time, of logits [N, K] that may lie on the disk.
+    """exp of the mean over images of KL(p(y|x) ‖ p(y)), per split, of logits [N, K], which may be memory-mapped.
 
-    seed: of the shuffle before the images are split, which is torch-fidelity's with the same seed; None: they stay in order, as in the
-        original, where images in the order of their classes give another score
-    Raises UserError for fewer than two images a split, and for logits that are not finite.
+    seed: of the shuffle before splitting, the same as torch-fidelity's; None: no shuffle, as in the original, where images sorted by class
+        give a different score
+    Raises UserError for fewer than two images per split, and for non-finite logits.
     """
     num = len(logits)
     if num < 2 * splits:

@@ -9,16 +9,16 @@ from tinygen.errors import UserError
 from tinygen.evaluation.metrics.moments import check_finite
 
 SUBSETS, SIZE = 100, 1000
-FEWEST = 4  # images of either side: two in a subset that is half of them
+FEWEST = 4  # images per side: two in a subset of half of them
 SEED = 2020  # torch-fidelity's default
 
 Subset = tuple[np.ndarray, np.ndarray]  # row numbers of one side and of the other
 
 
 class KID(NamedTuple):
-    """Mean and standard deviation over the subsets. The estimate is unbiased: it goes below 0 where both sides are alike.
+    """Mean and standard deviation over the subsets. The estimate is unbiased, so it can be negative for similar sides.
 
-    The deviation is that of a subset of `subset_size` pictures, as published numbers have it, not the error of the mean.
+    The deviation is that of subsets of `subset_size` images, as in published numbers, not the standard error of the mean.
     """
 
     mean: float
@@ -26,11 +26,11 @@ class KID(NamedTuple):
 
 
 def kid(features: np.ndarray, reference: np.ndarray, *, seed: int = SEED, subsets: Iterable[Subset] | None = None) -> KID:
-    """The distance of features [N, D] from the reference's [M, D]; both may lie on the disk.
+    """The distance of features [N, D] from the reference's [M, D]; both may be memory-mapped.
 
-    seed: of the 100 subsets of either side, each of `subset_size` rows
-    subsets: row numbers of both sides, equally many, instead of drawn ones
-    Raises UserError where a side has fewer than FEWEST rows, or features are not finite.
+    seed: of the 100 subsets of each side, each of `subset_size` rows
+    subsets: row indices of both sides, in equal number, instead of random ones
+    Raises UserError if a side has fewer than FEWEST rows, or features are not finite.
     """
     if features.shape[1] != reference.shape[1]:
         raise UserError(
@@ -43,19 +43,19 @@ def kid(features: np.ndarray, reference: np.ndarray, *, seed: int = SEED, subset
 
 
 def subset_size(num: int, num_reference: int) -> int:
-    """1,000, or half of the smaller side: subsets that hold all of a side would be alike, and their spread would mean nothing."""
+    """1,000, or half of the smaller side: with larger subsets, which overlap, the spread would be meaningless."""
     return min(SIZE, num // 2, num_reference // 2)
 
 
 def draw_subsets(num: int, num_reference: int, *, subsets: int = SUBSETS, size: int | None = None, seed: int = SEED) -> Iterator[Subset]:
-    """Row numbers without repetition, of `num` rows and of `num_reference` rows: those that torch-fidelity draws with the same seed.
+    """Row indices of `num` and of `num_reference` rows, without replacement, the same as torch-fidelity's with this seed.
 
-    size: rows in a subset; None: `subset_size`
+    size: rows per subset; None: `subset_size`
     """
     if min(num, num_reference) < FEWEST:
         raise UserError(f"KID needs {FEWEST} images or more on both sides: {num} samples and {num_reference} of the reference are too few")
     size = size or subset_size(num, num_reference)
-    draws = np.random.RandomState(seed)  # the generator that torch-fidelity draws from
+    draws = np.random.RandomState(seed)  # torch-fidelity's generator
     for _ in range(subsets):
         yield draws.choice(num, size, replace=False), draws.choice(num_reference, size, replace=False)
 
@@ -69,7 +69,7 @@ def mmd2(x: np.ndarray, y: np.ndarray) -> float:
 
     def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         k = a @ b.T / a.shape[1] + 1
-        return k * k * k  # ten times as fast as the power
+        return k * k * k  # ten times as fast as k**3
 
     def off_diagonal(matrix: np.ndarray) -> float:
         return float((matrix.sum() - np.trace(matrix)) / (n * (n - 1)))

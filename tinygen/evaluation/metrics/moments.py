@@ -1,4 +1,4 @@
-"""Mean and covariance of features that are never all in memory, in float64."""
+"""Streaming mean and covariance of features, in float64."""
 
 import dataclasses
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from tinygen.errors import UserError
 
-BLOCK = 1024  # rows that are float64 at once
+BLOCK = 1024  # rows converted to float64 at a time
 
 
 @dataclasses.dataclass
 class Moments:
-    """The first two moments of some rows. Whatever batches the rows came in, they are the same to within rounding.
+    """The first two moments of some rows, independent of their batching up to rounding.
 
     count: rows
     mean: float64 [D]
@@ -27,17 +27,17 @@ class Moments:
         return cls(0, np.zeros(dim), np.zeros((dim, dim)))
 
     def add(self, features: np.ndarray, first: int | None = None) -> None:
-        """Takes in more rows [B, D], of any float type, in place.
+        """Adds rows [B, D] of any float dtype, in place.
 
-        first: the number that errors give to the first of them; without it, rows are counted from those that came before
-        Raises UserError for features that are not finite, naming the row.
+        first: the index of the first row in error messages; None = continue counting
+        Raises UserError for non-finite features, naming the row.
         """
         check_finite(features, self.count if first is None else first)
         for start in range(0, len(features), BLOCK):
             self._add(np.asarray(features[start : start + BLOCK], np.float64))
 
     def _add(self, x: np.ndarray) -> None:
-        """Chan, Golub & LeVeque 1983, equation 2.1: the distance between both means counts as one more row."""
+        """Chan, Golub & LeVeque 1983, equation 2.1: the difference of the means counts as one more row."""
         mean = x.mean(0)
         away, total = mean - self.mean, self.count + len(x)
         rows = np.vstack([x - mean, away * np.sqrt(self.count * len(x) / total)])
@@ -46,7 +46,7 @@ class Moments:
         self.count = total
 
     def merge(self, other: "Moments") -> "Moments":
-        """The moments of the rows of both, which share none."""
+        """The moments of the rows of both, which must be disjoint."""
         total = self.count + other.count
         if not total:
             return Moments.empty(len(self.mean))
@@ -55,7 +55,7 @@ class Moments:
         return Moments(total, self.mean + away * (other.count / total), self.scatter + other.scatter + between)
 
     def without(self, other: "Moments") -> "Moments":
-        """The moments of the rows that are not among those of `other`, all of which are among these, and not all of these."""
+        """The moments of the rows without those of `other`, a proper subset."""
         left = self.count - other.count
         mean = self.mean + (self.mean - other.mean) * (other.count / left)
         away = other.mean - mean
@@ -64,14 +64,14 @@ class Moments:
 
     @property
     def covariance(self) -> np.ndarray:
-        """float64 [D, D], divided by the count less one as np.cov does. Raises UserError for fewer than two rows."""
+        """float64 [D, D], divided by count - 1 like np.cov. Raises UserError for fewer than two rows."""
         if self.count < 2:
             raise UserError(f"a covariance needs 2 images or more, and there {'is 1' if self.count else 'are none'}")
         return self.scatter / (self.count - 1)
 
 
 def moments_of(features: np.ndarray, rows: np.ndarray | None = None) -> Moments:
-    """The moments of features [N, D], which may lie on the disk, or of those of its rows that `rows` [n] numbers."""
+    """The moments of features [N, D], which may be memory-mapped, or of their `rows` [n]."""
     moments = Moments.empty(features.shape[1])
     for start in range(0, len(features) if rows is None else len(rows), BLOCK):
         block = slice(start, start + BLOCK)
@@ -80,12 +80,12 @@ def moments_of(features: np.ndarray, rows: np.ndarray | None = None) -> Moments:
 
 
 def check_finite(features: np.ndarray, first: int = 0) -> None:
-    """Raises UserError for rows [B, D] that hold NaN or infinity; `first` is the number of the first row."""
+    """Raises UserError for rows [B, D] with NaN or infinity; `first` is the index of the first row."""
     for start in range(0, len(features), BLOCK):
         finite = np.isfinite(features[start : start + BLOCK])
         if not finite.all():
             row = int(np.argmin(finite.all(1)))
             raise UserError(
                 f"the features of image {first + start + row} (counted from 0) are not finite: {np.sum(~finite[row])} of {finite.shape[1]} "
-                "are NaN or infinite. Are the network's weights whole, and the image's pixels numbers?"
+                "are NaN or infinite. Are the network's weights intact, and the image's pixels finite?"
             )

@@ -1,6 +1,6 @@
-"""Are samples where real images are, and real images where samples are? Answers from balls that reach to the k-th neighbour.
+"""Precision, recall, density and coverage, from balls around images that reach to the k-th nearest neighbour.
 
-Distances are computed a block at a time: memory does not grow with the number of images, but for a few numbers an image.
+Distances are computed in blocks: memory does not grow with the number of images, except for a few numbers per image.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ import numpy as np
 from tinygen.errors import UserError
 from tinygen.evaluation.metrics.moments import check_finite
 
-OF_RECALL, OF_COVERAGE = 3, 5  # the papers' numbers of neighbours
-ROWS = 1024  # of either side that are float64 at once
-NUMBERS = 2**23  # of distances that are in memory at once: 64 MiB
-SAME = 1e-12  # of both squared norms together: rows that are closer differ by the network's rounding alone
+OF_RECALL, OF_COVERAGE = 3, 5  # numbers of neighbours in the papers
+ROWS = 1024  # rows of each side converted to float64 at a time
+NUMBERS = 2**23  # distances in memory at a time: 64 MiB
+SAME = 1e-12  # of the sum of both squared norms: closer rows differ only by the network's rounding
 
 
 class PrecisionRecall(NamedTuple):
@@ -27,8 +27,8 @@ class PrecisionRecall(NamedTuple):
 
 
 class DensityCoverage(NamedTuple):
-    """density: the number of balls of real images that a sample is in, mean over the samples, divided by k; may be more than 1
-    coverage: the share of real images whose ball holds at least one sample
+    """density: the mean number of balls of real images that a sample is in, divided by k; may exceed 1
+    coverage: the share of real images whose ball contains at least one sample
     """
 
     density: float
@@ -38,8 +38,8 @@ class DensityCoverage(NamedTuple):
 def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = OF_RECALL) -> PrecisionRecall:
     """Kynkäänniemi et al. 2019: of samples with features [N, D] and real images with features [M, D].
 
-    k: a ball's radius is the distance to the k-th nearest of the others on its own side, and its rim belongs to it
-    Raises UserError where a side has k rows or fewer, or features are not finite.
+    k: the radius of a (closed) ball is the distance to the k-th nearest neighbour on the same side
+    Raises UserError if a side has k rows or fewer, or features are not finite.
     """
     _check(features, reference, k)
     real, drawn = _radii(reference, k), _radii(features, k)
@@ -53,8 +53,8 @@ def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = OF
 def density_coverage(features: np.ndarray, reference: np.ndarray, *, k: int = OF_COVERAGE) -> DensityCoverage:
     """Naeem et al. 2020: of samples with features [N, D] and real images with features [M, D].
 
-    k: a ball's radius is the distance to the k-th nearest of the other real images, and its rim belongs to it
-    Raises UserError where a side has k rows or fewer, or features are not finite.
+    k: the radius of a (closed) ball is the distance to the k-th nearest other real image
+    Raises UserError if a side has k rows or fewer, or features are not finite.
     """
     _check(features, reference, k)
     real = _radii(reference, k)
@@ -67,16 +67,16 @@ def density_coverage(features: np.ndarray, reference: np.ndarray, *, k: int = OF
 
 
 def _radii(features: np.ndarray, k: int) -> np.ndarray:
-    """The squared distance [N] of each row to the k-th nearest of the other rows. Equal rows are neighbours at distance 0."""
+    """The squared distance [N] of each row to its k-th nearest neighbour. Equal rows are neighbours at distance 0."""
     radii = np.empty(len(features))
     for rows, distances in _blocks(features, features):
-        distances[np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)] = np.inf  # a row is no neighbour of itself
+        distances[np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)] = np.inf  # a row is not its own neighbour
         radii[rows] = np.partition(distances, k - 1, axis=1)[:, k - 1]
     return radii
 
 
 def _blocks(left: np.ndarray, right: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some rows of `left` and their squared distances [n, M] to all of `right`, until there are no more."""
+    """Iterates over blocks of rows of `left` and their squared distances [n, M] to all of `right`."""
     step = max(1, min(ROWS, NUMBERS // len(right)))
     for start in range(0, len(left), step):
         rows = slice(start, min(start + step, len(left)))
@@ -88,7 +88,7 @@ def _blocks(left: np.ndarray, right: np.ndarray) -> Iterator[tuple[slice, np.nda
 
 
 def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Squared distances [n, m] between rows; exactly 0 between those of copies, which a ball of radius 0 must hold."""
+    """Squared distances [n, m] between rows; exactly 0 for copies, which a ball of radius 0 must contain."""
     norms = np.einsum("nd,nd->n", x, x)[:, None] + np.einsum("md,md->m", y, y)
     squared = norms - 2 * (x @ y.T)
     return np.where(squared > SAME * norms, squared, 0.0)

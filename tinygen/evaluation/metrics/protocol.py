@@ -1,4 +1,4 @@
-"""What a score was measured by. Two numbers may be compared where that is the same, and only there."""
+"""The protocol of a score. Scores are comparable only if their protocols are equal."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ def fingerprint(protocol: Mapping[str, Any]) -> str:
 
 
 def unlike(one: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str] = ()) -> list[str]:
-    """The fields in which two protocols differ, "nfe: 25 and 50", but for those that are `allowed` to."""
+    """The fields in which two protocols differ, "nfe: 25 and 50", except for the `allowed` ones."""
     given = [field for field in sorted(one.keys() | other.keys()) if field not in allowed]
     fields = [field for field in given if (field in one, one.get(field)) != (field in other, other.get(field))]
     return [f"{field}: {_shown(one, field)} and {_shown(other, field)}" for field in fields]
