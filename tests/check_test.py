@@ -10,11 +10,11 @@ import pytest
 from etils import epath
 
 import tinygen
-from tinygen import build, check, train
+from tinygen import build, check, media, train
 from tinygen.errors import UserError
 from tinygen.system import limits
 from tinygen.training import duration
-from tinygen.workdir import logger, scratch, writers
+from tinygen.workdir import scratch, writers
 
 ALL = (
     "data and plan", "room to write", "compile the step", "compile evaluation", "compile the preview", "two calls of the step", "save",
@@ -72,7 +72,7 @@ def test_a_run_that_has_begun_is_checked_beside_what_it_has(curve, tmp_path, cap
 
 
 def test_a_picture_that_cannot_be_drawn_is_found(checked, curve, monkeypatch):
-    monkeypatch.setattr(logger.media, "picture", lambda item, codec: Path("no/such/font").read_text())
+    monkeypatch.setattr(media.Curve, "overview", lambda self, items, columns: Path("no/such/font").read_text())
     with pytest.raises(UserError, match="check of preview and writers: no/such/font: No such file"):
         checked(curve())
 

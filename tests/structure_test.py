@@ -108,7 +108,7 @@ def test_imports_go_round_in_no_circle():
 
 
 def test_only_a_run_and_its_dry_run_keep_a_record_and_only_commands_prepare_the_process():
-    assert rooms_that_import("workdir.logger") == {"train", "training", "check"}
+    assert rooms_that_import("workdir.logger") == {"training", "check"}
     assert rooms_that_import("system.runtime") <= {"train", "training", "check", "cli"}
     assert rooms_that_import("workdir.lock") == {"train"}
     assert rooms_that_import("system.compilation_cache") == {"cli"}

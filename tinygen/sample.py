@@ -20,6 +20,7 @@ from tinygen.data.codec import Codec
 from tinygen.data.condition import Request
 from tinygen.distributed import processes
 from tinygen.errors import UserError
+from tinygen.media import MEDIA
 from tinygen.media.image import columns_for
 from tinygen.pretrained import latents
 from tinygen.sampling import text as writing
@@ -160,5 +161,5 @@ def _clear(folder: files.Folder) -> None:
     names = [entry.name for entry in folder.entries()]
     for name in names if "samples.json" in names else ():
         stem, _, suffix = name.rpartition(".")
-        if stem.isdigit() and suffix in ("png", "txt"):
+        if stem.isdigit() and suffix in {medium.suffix for medium in MEDIA.values()}:
             folder.remove(name)

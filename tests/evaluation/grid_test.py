@@ -5,7 +5,6 @@ import pytest
 from etils import epath
 from PIL import Image
 
-from tinygen import media
 from tinygen.errors import UserError
 from tinygen.evaluation.grid import combinations, parse, plot, table
 from tinygen.media import curve
@@ -86,7 +85,7 @@ def test_one_setting_alone_has_one_curve(tmp_path):
 
 def test_an_axis_from_little_to_much_is_logarithmic(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(media, "plot", lambda *arguments, log_x: [asked.append(log_x), np.zeros((9, 9, 3), np.uint8)][1])
+    monkeypatch.setattr(curve, "plot", lambda *arguments, log_x: [asked.append(log_x), np.zeros((9, 9, 3), np.uint8)][1])
     for points in ({"nfe": [50, 1, 4]}, {"nfe": [4, 25]}, {"guidance": [0.0, 1.0, 9.0]}):
         assert plot(points, [1.0, 2.0, 3.0][: len(*points.values())], "fid", epath.Path(tmp_path / "grid.png"))
     assert asked == [True, False, False]

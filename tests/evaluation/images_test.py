@@ -184,7 +184,7 @@ def test_a_split_gives_what_the_model_sees_from_any_start():
     source = build.data_source(config_lib.base(data=dict(name="digits8")))
     pictures = of_split(source, "validation", "held out")
     x = source.splits["validation"].take(np.arange(pictures.num))["x"]
-    expected = np.repeat(source.codec.decode(x), 3, -1)
+    expected = np.repeat(source.codec.medium.decode(x), 3, -1)
     np.testing.assert_array_equal(read(pictures), expected)
     np.testing.assert_array_equal(read(pictures, module.BLOCK + 3), expected[module.BLOCK + 3 :])
     assert pictures.fingerprint != of_split(source, "train", "").fingerprint

@@ -4,7 +4,7 @@ from typing import Any
 
 from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
-SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "dopri5", "sde", "average")
+SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "sde", "average", "dopri5")
 TIME_GRIDS = ("uniform", "logit_normal", "shifted")
 SAMPLER = "ODE or SDE solver; dopri5 is adaptive, sde stochastic; average is for objectives that learn an average velocity"
 DROP = "probability of dropping the condition in training; guidance needs more than 0"

@@ -74,7 +74,7 @@ def test_batches_hold_pixels_and_labels_as_the_codec_says(colours):
         check_batch(batch, made.codec)
         wanted = np.array([COLOURS[made.codec.labels[number]] for number in batch["label"]])
         np.testing.assert_array_equal(batch["x"].shape[1:], (8, 8, 3))
-        np.testing.assert_allclose(made.codec.decode(batch["x"])[:, 0, 0], wanted, atol=3)
+        np.testing.assert_allclose(made.codec.medium.decode(batch["x"])[:, 0, 0], wanted, atol=3)
     first = next(made.batches("train", 8, seed=0))
     check_batch(first, made.codec)
     assert [len(first["x"]), first["label"].dtype] == [8, np.int32]
@@ -122,7 +122,7 @@ def test_the_path_may_change_on_resume_but_no_other_key():
 def test_options_reach_the_pixels(tmp_path):
     put(tmp_path, "a.png", "b.png", size=(16, 32), colour=(0, 0, 255))
     padded = source(tmp_path, fit="pad", background="red")
-    pixels = padded.codec.decode(everything(padded, "train")["x"])[0]
+    pixels = padded.codec.medium.decode(everything(padded, "train")["x"])[0]
     assert pixels[0, :, 0].tolist() == [255, 255, 0, 0, 0, 0, 255, 255]
     assert everything(source(tmp_path, channels=1), "train")["x"].shape == (1, 8, 8, 1)
 

@@ -234,7 +234,7 @@ def test_windows_from_all_over_are_shown_as_the_model_sees_them(stories, tmp_pat
     shown = (tmp_path / "data.txt").read_text()
     assert shown.startswith("[0]\n⟨end⟩Story 0: the cat number 0 sat")
     assert "⟨end⟩Story 1" in shown
-    assert [row["index"] for row in json.loads((tmp_path / "data.json").read_text())] == [0, 59, 119]
+    assert [row["index"] for row in json.loads((tmp_path / "data.json").read_text())] == [0, 11, 23]
     assert not (tmp_path / "data.png").exists()
 
 

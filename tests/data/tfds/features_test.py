@@ -42,7 +42,7 @@ def test_images_of_one_shape_that_is_not_square_are_read_as_they_are_stored(plac
     source = source_of(place, "stripes")
     assert source.codec.spec["x"].shape == (12, 8, 3)
     batch = source.splits["train"].take(np.arange(4))
-    np.testing.assert_array_equal(source.codec.decode(batch["x"]), np.stack([pixels_of(number) for number in numbers(source)[:4]]))
+    np.testing.assert_array_equal(source.codec.medium.decode(batch["x"]), np.stack([pixels_of(number) for number in numbers(source)[:4]]))
     given = source_of(place, "stripes", size=(12, 8))
     assert given.fingerprint == source.fingerprint != source_of(place, "stripes", size=(8, 12)).fingerprint
 

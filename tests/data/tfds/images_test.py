@@ -71,7 +71,7 @@ def test_a_set_is_read_by_name_with_its_label_and_captions(read):
     shown = [numbers(source)[index] for index in (7, 3)]
     assert batch["label"].tolist() == [number % 2 for number in shown]
     expected = np.stack([pixels_of(number)[2:10] for number in shown])  # the middle of the higher side
-    np.testing.assert_array_equal(source.codec.decode(batch["x"]), expected)
+    np.testing.assert_array_equal(source.codec.medium.decode(batch["x"]), expected)
     check_batch(source.splits["train"].take(np.arange(8)), source.codec)
 
 
@@ -97,7 +97,7 @@ def test_a_nested_flag_is_a_label_with_two_names(read):
     source = read("stripes", size=8, label="attributes/Very_Red")
     assert source.codec.labels == ("not very red", "very red")
     assert source.splits["train"].take(np.arange(NUM))["label"].tolist() == [int(number > 20) for number in numbers(source)]
-    assert source.codec.label("very red") == 1
+    assert source.codec.conditions[0].index("very red") == 1
 
 
 def test_a_set_is_trained_without_its_label_when_told_so(read):
@@ -116,7 +116,7 @@ def test_resizing_is_that_of_every_other_source(read):
     source = read("stripes", size=4, fit="pad")
     (number,) = numbers(source)[:1]
     by_hand = pixels.fitted(Image.fromarray(pixels_of(number)), size=(4, 4), fit="pad", channels=3, background="white")
-    np.testing.assert_array_equal(source.codec.decode(source.splits["train"].take(np.array([0]))["x"][0]), by_hand)
+    np.testing.assert_array_equal(source.codec.medium.decode(source.splits["train"].take(np.array([0]))["x"][0]), by_hand)
 
 
 def test_a_prepared_builder_of_ones_own_is_read_from_its_folder(read, place):
@@ -153,7 +153,7 @@ def test_a_run_shows_what_its_model_will_see_of_the_data(read, tmp_path):
     assert [first["caption"], last["caption"]] == [f"stripes, the {number}th" for number in spread]
     assert first["label"] == ("even", "odd")[spread[0] % 2]
     shown = np.asarray(Image.open(tmp_path / "data.png"))
-    first_image = source.codec.decode(source.splits["train"].take(np.array([0]))["x"])
+    first_image = source.codec.medium.decode(source.splits["train"].take(np.array([0]))["x"])
     assert shown.shape == image.grid(np.repeat(first_image, 4, axis=0)).shape
     np.testing.assert_array_equal(shown[:80, :80], image.grid(first_image)[:80, :80])
 

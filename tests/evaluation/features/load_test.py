@@ -57,7 +57,7 @@ def test_a_run_s_own_pictures_get_the_features_of_its_averaged_weights_in_float3
     saved = store.find(grey)
     source = build.data_source(saved.config)
     x = next(source.epoch("validation", 8))["x"]
-    pictures = np.repeat(saved.codec.decode(x), 3, -1)
+    pictures = np.repeat(saved.codec.medium.decode(x), 3, -1)
     got = jax.jit(network.apply)(network.variables, np.stack([network.prepare(picture) for picture in pictures]))
     parts = build.parts(config_lib.change(saved.config, dict(precision="float32")), saved.codec)
     model = merge(parts.graphdef, *load(saved, parts, ema=True))
