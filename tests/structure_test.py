@@ -76,7 +76,7 @@ def test_there_are_twelve_levels_at_most_and_every_room_has_one():
 
 @pytest.mark.parametrize("name", IMPORTS)
 def test_imports_point_down_only(name):
-    assert level(name) is not None, f"{name} has no place among the levels: see DESIGN, 'imports point down only'"
+    assert level(name) is not None, f"{name} is in a room that has no place in scripts/docs/rooms.py"
     for other in OURS[name]:
         assert level(other) > level(name) or room(other) == room(name), f"{name} imports {other}"
 
@@ -213,7 +213,8 @@ def test_recipes_that_pages_recipes_and_messages_name_exist():
 
 @pytest.mark.parametrize("page", sorted(PAGES), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_names_and_links_only_files_that_exist(page):
-    text = page.read_text("utf-8")
+    text = re.sub(r"```python.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)  # examples of files that are yet to be written
     named = set(re.findall(r"(?<![\w/.-])((?:configs|scripts|docs|tinygen|tests)/[\w/.-]+\.(?:py|md|png|gif|sh))", text))
     linked = set(re.findall(r"\]\((?!https?:)([^)#]+)", text))
+    named = {name for name in named if "NAME" not in name}
     assert not {name for name in named if not (ROOT / name).exists()} | {link for link in linked if not (page.parent / link).exists()}
