@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rooms import ROOMS, room
 
 from tinygen import config, media
 from tinygen.config import schema
@@ -19,21 +20,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinygen"
 RECIPES = sorted((ROOT / "configs").glob("*.py"))
 
-# From top to bottom: a module imports from below, or from its own package. A package's name stands for all its modules.
-ROOMS = [
-    {"cli"},  # and __main__
-    {"train", "check", "sample", "evaluate", "eval_fid", "report"},
-    {"training"},
-    {"evaluation"},
-    {"sampling"},
-    {"pretrained"},
-    {"checkpoints", "profiling"},
-    {"build"},
-    {"workdir", "models", "objectives", "train_step"},
-    {"samplers", "data", "distributed", "optim"},
-    {"nn", "media", "config", "system"},
-    {"errors", "rng"},
-]
 SEE_A_CONFIG = {"cli", "config", "build", "training", "evaluation", "sampling", "pretrained", "checkpoints"}
 SEE_A_CONFIG |= {"train", "check", "sample", "evaluate", "eval_fid", "report"}
 # What others may read of config/: the choices of a key, and the form of another
@@ -67,10 +53,6 @@ IMPORTS = {name: imports(tree) for name, tree in TREES.items() if name}
 OURS = {name: {each for each in found if each in TREES} for name, found in IMPORTS.items()}
 
 
-def room(name):
-    return "cli" if name == "__main__" else name.partition(".")[0]
-
-
 def rooms_that_import(module):
     return {room(name) for name, found in OURS.items() if module in found} - {room(module)}
 
@@ -98,7 +80,7 @@ def test_there_are_twelve_levels_at_most_and_every_room_has_one():
 
 @pytest.mark.parametrize("name", IMPORTS)
 def test_imports_point_down_only(name):
-    assert level(name) is not None, f"{name} has no place among the levels: see DESIGN, 'imports point down only'"
+    assert level(name) is not None, f"{name} is in a room that has no place in scripts/docs/rooms.py"
     for other in OURS[name]:
         assert level(other) > level(name) or room(other) == room(name), f"{name} imports {other}"
 
@@ -238,9 +220,9 @@ def test_a_recipe_begins_with_its_own_command(path):
     assert re.search(rf"tinygen train --config={re.escape(path.stem)}(?![\w.])", said)
 
 
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 NAMING = [
-    ROOT / "README.md",
-    *(ROOT / "docs").rglob("*.md"),
+    *PAGES,
     *RECIPES,
     *(ROOT / "scripts").rglob("*.py"),
     *(ROOT / "scripts").rglob("*.sh"),
@@ -254,8 +236,10 @@ def test_recipes_that_pages_recipes_and_messages_name_exist():
     assert not named.keys() - {path.stem for path in RECIPES}, named
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))])
-def test_a_page_names_only_files_that_exist(page):
-    text = (ROOT / page).read_text("utf-8")
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_names_and_links_only_files_that_exist(page):
+    text = re.sub(r"```python.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)  # examples of files that are yet to be written
     named = set(re.findall(r"(?<![\w/.-])((?:configs|scripts|docs|tinygen|tests)/[\w/.-]+\.(?:py|md|png|gif|sh))", text))
-    assert not {name for name in named if not (ROOT / name).exists()}
+    linked = set(re.findall(r"\]\((?!https?:)([^)#]+)", text))
+    named = {name for name in named if "NAME" not in name}
+    assert not {name for name in named if not (ROOT / name).exists()} | {link for link in linked if not (page.parent / link).exists()}

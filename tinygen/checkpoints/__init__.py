@@ -1,0 +1,1 @@
+"""Checkpoints: saving, restoring, checksums, and which one is best."""

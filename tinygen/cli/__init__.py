@@ -1,0 +1,1 @@
+"""The command line: subcommands, flags, help and shell completion."""

@@ -1,0 +1,1 @@
+"""Scores of samples, such as FID, each with the protocol it was measured by."""

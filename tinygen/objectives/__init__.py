@@ -1,0 +1,1 @@
+"""Objectives: what a model is trained for, each with its loss and its way of sampling."""

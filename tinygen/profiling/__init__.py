@@ -1,0 +1,1 @@
+"""What a run costs: memory per device, operations and communication."""

@@ -1,0 +1,1 @@
+"""Samplers: from noise to data, and from a prompt to text."""

@@ -1,0 +1,1 @@
+"""Drawing samples: what a user asks for, sampler settings, previews."""

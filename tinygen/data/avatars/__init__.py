@@ -1,0 +1,1 @@
+"""Drawn faces with labels and captions."""

@@ -1,0 +1,1 @@
+"""Latents of images, encoded once by an autoencoder."""

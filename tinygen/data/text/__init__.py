@@ -1,0 +1,1 @@
+"""Documents, their tokens, and the windows that language models are trained on."""

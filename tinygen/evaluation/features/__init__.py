@@ -1,0 +1,1 @@
+"""Networks that turn images into features, and features kept on disk."""

@@ -1,0 +1,1 @@
+"""The mathematics of scores, in NumPy alone."""
