@@ -41,9 +41,7 @@ def added(monkeypatch):
     monkeypatch.setitem(build.MODELS, "unet", example("tinygen/models/unet.py")[0].UNet)
     monkeypatch.setitem(build.OBJECTIVES, "huber", example("tinygen/objectives/huber.py")[0].Huber)
     monkeypatch.setitem(build.datasets(), "discs", example("tinygen/data/discs.py")[0].discs)
-    step = example("tinygen/samplers/fixed_step.py", fixed_step)[0].ralston
-    monkeypatch.setattr(fixed_step, "ralston", step, raising=False)
-    monkeypatch.setitem(table.SAMPLERS, "ralston", example("tinygen/samplers/table.py", table)[1]["ralston"])
+    monkeypatch.setitem(table.SAMPLERS, "ralston", example("tinygen/samplers/fixed_step.py", fixed_step)[1]["ralston"])
 
 
 def test_the_model_learns_the_data_set_and_is_sampled_by_the_sampler(added, tmp_path, metrics_of):
