@@ -79,7 +79,7 @@ def test_the_choice_is_said_once_however_often_it_is_traced(monkeypatch):
     [
         (dict(attention="flash"), "cpu", False, r"unknown config.attention 'flash'.*auto, blockwise, cudnn, plain"),
         (dict(attention="blokwise"), "cpu", False, r"did you mean 'blockwise'\?"),
-        (dict(attention="cudnn"), "cpu", False, r"needs an NVIDIA GPU, and this is a CPU. Take auto"),
+        (dict(attention="cudnn"), "cpu", False, r"needs an NVIDIA GPU, and this is a CPU. Use config.attention=auto"),
         (dict(attention="cudnn", precision="float32"), "cuda", False, r"config.precision is float32"),
         (dict(attention="cudnn", precision="bfloat16"), "cuda", True, r"no forward mode \(JVP\)"),
         (dict(attention="cudnn", precision="bfloat16", model=dict(width=24, heads=2)), "cuda", False, r"heads of 12 features"),

@@ -114,7 +114,7 @@ def refused(capsys):
         ("mesh.data=977", "config.mesh="),
         ("mesh.fsdp=0", "config.mesh="),
         ("mesh.tensor=4", "config.model.heads=2"),
-        ("sharding.rules=[('nothing$',('fsdp',))]", "found in no parameter's name"),
+        ("sharding.rules=[('nothing$',('fsdp',))]", "matches no parameter's name"),
         ("sharding.rules=[('kernel$',('fsd',))]", "did you mean 'fsdp'?"),
         ("sharding.rules=[('kernel$',('data','fsdp','tensor'))]", "names 3 dimensions"),
         # Other runs

@@ -89,7 +89,7 @@ SPOILT = {
     "no number for a rate": (top(optim={"lr": float("nan")}), "config.optim.lr=nan"),
     "a rate of 401 digits": (top(optim={"lr": 10**400}), "no float is as large"),
     "another precision": (top(precision="exec"), "unknown config.precision"),
-    "a list for a config": (written(f"{STEP}/config/metadata", "[]"), "a list, where the keys"),
+    "a list for a config": (written(f"{STEP}/config/metadata", "[]"), "a list, not the keys"),
     "a config without end": (written(f"{STEP}/config/metadata", DEEP), "recursion"),
     "a codec without end": (written(f"{STEP}/codec/metadata", DEEP), "recursion"),
     "a list for a codec": (written(f"{STEP}/codec/metadata", "[]"), "no codec"),

@@ -191,7 +191,7 @@ def test_captions_that_were_cut_off_are_told_of(tmp_path):
 
 def test_tokens_and_embeddings_at_once_are_refused():
     both = config_lib.base(text=dict(tokens="bytes", embeddings="somewhere"))
-    with pytest.raises(UserError, match=r"config\.text\.tokens=bytes and config\.text\.embeddings=somewhere: give one"):
+    with pytest.raises(UserError, match=r"config\.text\.tokens=bytes and config\.text\.embeddings=somewhere: set one"):
         config_lib.check(both)
     assert config_lib.may_change("text.embeddings", both)
 
