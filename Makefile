@@ -38,7 +38,6 @@ fmt: dev
 lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/shellcheck --external-sources scripts/launch/*.sh .ci/run
 
 types: dev
 	$(BIN)/pyright

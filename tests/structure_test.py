@@ -192,7 +192,7 @@ def test_a_test_lies_where_what_it_tests_does_or_among_those_of_whole_runs_or_sc
     tests = ROOT / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("*_test.py")}
     elsewhere = {folder for folder in folders if not ((PACKAGE / folder).is_dir() or (PACKAGE / f"{folder}.py").exists())}
-    assert {folder.parts[0] for folder in elsewhere} <= {"runs", "scripts", "launchers"}
+    assert {folder.parts[0] for folder in elsewhere} <= {"runs", "scripts"}
 
 
 def test_every_package_is_installed():
@@ -225,7 +225,6 @@ NAMING = [
     *PAGES,
     *RECIPES,
     *(ROOT / "scripts").rglob("*.py"),
-    *(ROOT / "scripts").rglob("*.sh"),
     *PACKAGE.rglob("*.py"),
 ]
 

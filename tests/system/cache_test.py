@@ -1,5 +1,6 @@
 """Kept files: one process at a time makes one and leaves no lock, and what is in use outlives the limit."""
 
+import errno
 import fcntl
 import os
 import threading
@@ -84,7 +85,7 @@ def test_the_lock_goes_when_the_block_fails_and_is_free_where_a_process_was_kill
 
 def test_without_locks_all_are_admitted_and_the_limit_holds(tmp_path, aged, monkeypatch):
     def none(*_):
-        raise OSError("no locks")
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", none)
     aged("a", "b")

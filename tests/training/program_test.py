@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -20,26 +22,20 @@ def test_an_error_of_the_compiler_is_raised_where_its_result_is_waited_for():
         compiling.result(60)
 
 
-def test_whoever_leaves_while_xla_compiles_is_told_what_is_waited_for(monkeypatch):
-    ended, told, lines = threading.Event(), threading.Event(), []
+LEAVES = """
+import time
+from types import SimpleNamespace
+from tinygen.training import program
+compiling = lambda: time.sleep(1) or print("compiled")
+program.compiled_aside(SimpleNamespace(lower=lambda: SimpleNamespace(compile=compiling)))
+raise SystemExit(2)
+"""
 
-    def say(line, **options):
-        lines.append((line, options))
-        told.set()
 
-    def compile_step():
-        assert ended.wait(60)
-        return "a program"
-
-    monkeypatch.setattr(program, "say", say)
-    found = []
-    starter = threading.Thread(target=lambda: found.append(program.compiled_aside(traced(compile_step))))
-    starter.start()
-    starter.join(60)  # it has left, as a run that is refused does
-    assert told.wait(60)
-    ended.set()
-    assert found[0].result(60) == "a program"
-    assert [line.startswith("tinygen: leaving once XLA") for line, _ in lines] == [True]
+def test_a_process_that_ends_while_xla_compiles_says_what_it_waits_for():
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "compiled\n")
+    assert [line.startswith("tinygen: leaving once XLA") for line in done.stderr.splitlines()] == [True]
 
 
 def test_nothing_is_said_where_the_program_is_there_before_its_starter_leaves(monkeypatch):

@@ -1,6 +1,7 @@
 """A workdir belongs to one run, and its lock says which; one that was killed is in nobody's way."""
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -114,7 +115,7 @@ def no_locks(monkeypatch):
     def refuse(file, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
 
 
 def test_without_locks_a_run_that_is_alive_on_this_machine_is_refused_with_what_to_delete(holder, tmp_path, no_locks):

@@ -1,11 +1,18 @@
-"""Cached files: a lock so that one process at a time creates a file, and pruning to keep a folder below a size limit."""
+"""Cached files: a lock so that one process at a time creates a file, and pruning to keep a folder below a size limit.
+
+Readers hold a file by a shared lock of the kernel's, which filelock does not offer: its read-write lock is an SQLite database.
+"""
 
 import contextlib
+import errno
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
+
+from filelock import FileLock, Timeout, lock_descriptor
+
+UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # from network file systems without locks
 
 
 @contextlib.contextmanager
@@ -17,16 +24,17 @@ def alone(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[bo
     Yields False if the file system does not support locks: then several processes may be inside.
     Raises OSError if the file cannot be created.
     """
-    with contextlib.ExitStack() as stack:
-        while True:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(lock.open("ab"))
-            locked = _locked(file, waiting)
-            if not locked or _names(lock, file):
-                break
-            stack.close()  # its owner has deleted it in the meantime: the next process would lock another file
-        stack.callback(lock.unlink, missing_ok=True)
-        yield locked
+    try:
+        owned = _locked(FileLock(lock, fallback_to_soft=False), waiting)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        owned = None
+    with owned or contextlib.nullcontext():
+        try:
+            yield owned is not None
+        finally:
+            lock.unlink(missing_ok=True)  # whoever waits for it notices, and creates another
 
 
 def hold(file: IO[bytes]) -> None:
@@ -56,25 +64,12 @@ def prune(folder: Path, limit: int) -> tuple[int, int]:
     return len(deleted), sum(deleted)
 
 
-def _locked(file: IO[bytes], waiting: Callable[[], None]) -> bool:
-    """Waits for the lock and takes it. False if the file system does not support locks."""
+def _locked(lock: FileLock, waiting: Callable[[], None]) -> contextlib.AbstractContextManager:
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
-
-
-def _names(path: Path, file: IO[bytes]) -> bool:
-    """Whether a path still refers to an open file."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        return lock.acquire(blocking=False)
+    except Timeout:
+        waiting()
+        return lock.acquire()
 
 
 def _deleted(path: Path) -> bool:
@@ -90,9 +85,6 @@ def _deleted(path: Path) -> bool:
 
 def _free(file: IO[bytes]) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock_descriptor(file.fileno(), blocking=False)
     except OSError:
-        pass
-    return True
+        return True

@@ -1,4 +1,8 @@
-"""JAX's persistent compilation cache, in the user's cache folder."""
+"""JAX's persistent compilation cache, in the user's cache folder.
+
+The size limit is ours: with that of JAX 0.10, one entry without its time of use, left by a killed process or by an earlier tinygen,
+makes every later write fail, and on a file system without locks nothing is cached.
+"""
 
 import errno
 import functools
@@ -33,7 +37,7 @@ def enable() -> None:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygen" / "compilation"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that will be executed
-        prune(folder, COMPILED)  # JAX's own limit needs another package and locks the folder at every access
+        prune(folder, COMPILED)
         tempfile.TemporaryFile(dir=folder).close()
         if shutil.disk_usage(folder).free < ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

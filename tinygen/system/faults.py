@@ -2,6 +2,7 @@
 
 Environment errors are a full disk, too little memory, too few file descriptors, a broken installation, an unreachable store, or input
 that is nested too deeply. They are printed as one line, with the traceback in a file. Bugs print their traceback to the terminal.
+Libraries raise types of their own for these, which only their messages tell apart.
 """
 
 import errno

@@ -1,4 +1,7 @@
-"""Limits of this machine: free disk space, and the memory of devices and of this process."""
+"""Limits of this machine: free disk space, and the memory of devices and of this process.
+
+psutil reports a machine's memory, but not the limit of a container's cgroup.
+"""
 
 import os
 import shutil

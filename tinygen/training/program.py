@@ -95,6 +95,8 @@ def call_shapes(config: Config, parts: build.Parts) -> Call:
 def compiled_aside(traced: jax.stages.Traced) -> Future[jax.stages.Compiled]:
     """The traced step, being compiled by a thread while the state is made or restored. A process that ends meanwhile waits for it and
     says so: XLA cannot be interrupted.
+
+    Not an executor: on exit it would wait for its thread while the starter still counts as alive, and nothing would be said.
     """
     lowered, compiled, starter = traced.lower(), Future[jax.stages.Compiled](), threading.current_thread()
 

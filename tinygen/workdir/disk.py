@@ -3,7 +3,7 @@
 Nothing below a `Folder` can escape it: each component of a name is opened relative to its parent without following symbolic
 links, and only regular files are opened, never pipes or devices. Reads have a size limit. New content is written to an exclusively
 created file with an unguessable name, which then replaces the old one. Symbolic links in the path of the folder itself are the
-user's own and are followed.
+user's own and are followed. Neither pathlib nor epath can open a name relative to an open folder.
 """
 
 import contextlib

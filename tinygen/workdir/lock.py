@@ -1,9 +1,10 @@
-"""The lock that limits a workdir to one run at a time, and the file in it that names the owner."""
+"""The lock that limits a workdir to one run at a time, and the file in it that names the owner.
+
+The heartbeat is ours, since filelock's leases measure silence from the moment a new process looks: every start would wait for minutes.
+"""
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 import shlex
@@ -18,13 +19,14 @@ from typing import IO
 
 from absl import logging
 from etils import epath
+from filelock import lock_descriptor
 
 from tinygen.errors import UserError
+from tinygen.system.cache import UNSUPPORTED
 from tinygen.workdir.files import Refused, folder
 
 FILE = ".lock"
 SIZE = 4096  # bytes; a longer file is not an owner file
-UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # from network file systems without locks
 BEAT = 60.0  # seconds between heartbeats of an owner without a lock
 SILENCE = 300.0  # seconds without a heartbeat after which an owner on another machine counts as dead
 SLACK = 2.0  # seconds; the kernel reports a process's start in whole seconds
@@ -108,14 +110,13 @@ def read(file: IO[bytes]) -> Owner | None:
 def _locked(workdir: epath.Path, file: IO[bytes]) -> bool:
     """Takes the lock. False if the file system does not support locks. Raises UserError if another process holds it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _refusal(workdir, read(file)) from error
+        if lock_descriptor(file.fileno(), blocking=False):
+            return True
     except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise _unwritable(workdir, error) from error
-        return False
-    return True
+        if error.errno in UNSUPPORTED:
+            return False
+        raise _unwritable(workdir, error) from error
+    raise _refusal(workdir, read(file))
 
 
 def _in_use(workdir: epath.Path, owner: Owner, file: IO[bytes]) -> str | None:

@@ -1,5 +1,6 @@
 """Tokens on the disk: made once, whole or not there, and made again where they are not what was written."""
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -152,7 +153,7 @@ def test_of_several_at_once_one_tokenises_and_all_read_the_same(home):
 
 
 def test_where_there_are_no_locks_the_tokens_are_whole_all_the_same(home, monkeypatch):
-    monkeypatch.setattr(cache.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError("no locks")))
+    monkeypatch.setattr(cache.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
     check(stored())
     assert len(files(home)) == 1
 
