@@ -141,7 +141,8 @@ def test_a_check_that_is_interrupted_leaves_nothing(tmp_path, number, status):
     """The signal comes when the folder is there."""
     code = f"""
 import os, sys
-from tinygen import check, cli
+from tinygen import check
+from tinygen.cli import main as cli
 check.rehearse = lambda run, checks: os.kill(os.getpid(), {int(number)}) or __import__("time").sleep(30)
 sys.exit(cli.main(sys.argv[1:]))
 """

@@ -50,7 +50,7 @@ CURES = {
 
 def main(config: Config, workdir: str) -> int:
     """Checks a run of `config` in `workdir`, a line a check. Raises UserError, which names the check, for what would end the run."""
-    runtime.listen()
+    runtime.listen(quiet=not processes.leads())
     logging.set_verbosity(logging.WARNING)  # each check says in one line what it found
     folder, checks = epath.Path(workdir), Checks()
     with checks("data and plan") as found:

@@ -36,7 +36,7 @@ def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) 
 
     origin: noted with the start: the `recipe`, and the keys `changed` on the command line
     """
-    runtime.listen()
+    runtime.listen(quiet=not processes.leads())
     folder = epath.Path(workdir)
     source, parts = opened(config, folder)
     with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:

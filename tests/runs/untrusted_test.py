@@ -169,7 +169,7 @@ def test_lines_of_metrics_that_are_none_are_taken_out(run):
 TRAP = "trap_of_the_checkpoint"
 WATCHED = """
 import sys
-from tinygen import cli
+from tinygen.cli import main as cli
 import jax
 trap, run, recipe = sys.argv[1:]
 found = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl import flags, logging
+from absl import flags
 
 from tinygen.cli import flags as options
 from tinygen.data import encoding
@@ -196,7 +196,7 @@ def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterato
     own = ("distributed", "config", "workdir")  # may differ between processes; train compares what the latter two refer to
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
     with processes.joined(distributed, timeout, command):
-        runtime.listen(logging.WARNING)  # after processes have connected: it needs JAX's process index
+        runtime.listen(quiet=True)  # after processes have connected: it needs JAX's process index
         yield
 
 

@@ -119,8 +119,8 @@ def is_shown(line: std_logging.LogRecord) -> bool:
     return line.levelno >= std_logging.WARNING or line.pathname.startswith(PACKAGE)
 
 
-def listen(least: int = logging.INFO) -> None:
-    """Sends tinygen's log lines of level `least` and above to stderr, and other packages' warnings."""
+def listen(*, quiet: bool) -> None:
+    """Sends tinygen's log lines to stderr, and other packages' warnings. quiet: only warnings, as of processes that do not lead"""
     logging.use_absl_handler()
     handler = logging.get_absl_handler()
     handler.setFormatter(Printable("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -128,4 +128,4 @@ def listen(least: int = logging.INFO) -> None:
     # Without Orbax's tracebacks of errors that it raises too: `checkpoints.saver` reports those in one line.
     handler.addFilter(lambda line: not ("/orbax/" in line.pathname and (line.exc_info or line.levelno >= std_logging.ERROR)))
     handler.addFilter(is_shown)
-    logging.set_verbosity(least)
+    logging.set_verbosity(logging.WARNING if quiet else logging.INFO)

@@ -32,7 +32,7 @@ WARNINGS = 3  # sizes that are named, a tile
 
 def main(config: Config) -> int:
     """Prints the description. Nothing is trained; data that have to be prepared are, and the step is compiled to plan its memory."""
-    runtime.listen()
+    runtime.listen(quiet=not processes.leads())
     source = build.data_source(config, codec_so_far(config, None))
     parts = build.parts(config, source.codec)
     check_batch_size(config, parts.layout)
