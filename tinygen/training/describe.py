@@ -15,6 +15,7 @@ from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.config import Config
 from tinygen.data.codec import Field
+from tinygen.distributed import processes
 from tinygen.nn.flops import Products, flops, products_of
 from tinygen.nn.layers import patches_of
 from tinygen.nn.names import path_name
