@@ -95,9 +95,7 @@ def guard_at(own: Run, state: TrainState, start: int) -> Guard:
 def note_start(own: Run, start: int, facts: Mapping[str, Any]) -> None:
     """Records the start, and warns if other versions of JAX or tinygen saved the checkpoint."""
     if start and (changed := rundir.other_versions(store.newest_item(own.workdir, "manifest"), own.saves.manifest)):
-        logging.warning(
-            "Resuming with other versions than those that saved step %d (%s): results may differ in the last bits", start, changed
-        )
+        logging.warning("Step %d was saved by other versions (%s): results may differ in the last bits", start, changed)
     rundir.note(own.saves.workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **facts)
 
 

@@ -172,4 +172,4 @@ def reading(path: str, option: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{option}={path} is not a readable .npz file ({folder_index.reason(error)})") from error
+        raise UserError(f"{option}={path} is not an .npz file that can be read ({folder_index.reason(error)})") from error

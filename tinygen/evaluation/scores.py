@@ -184,7 +184,5 @@ SCORES: Mapping[str, Score] = {
     "is": Score(inception, ("logits",), inception_score.FEWEST, "is", -1, "Inception Score"),
 }
 
-DURING = {
-    **SCORES,
-    "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance"),
-}  # during training, without the standard error: it takes longer than the score
+# During training, without the standard error: it takes longer than the score.
+DURING = {**SCORES, "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance")}

@@ -26,9 +26,7 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
             why = ": its guidance is fixed by config.objective.omega and kappa in training" if learnt else ""
             raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting{why}")
     if settings.get("guidance", 1) != 1 and not codec.guided:
-        raise UserError(
-            f"--guidance={settings['guidance']}: this model was trained without labels or captions, which guidance needs; omit it"
-        )
+        raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions; omit it")
     changed = config_lib.change(config, {"objective": dict(settings), **EVERYWHERE})
     keys, adaptive = changed.objective, _adaptive(changed)
     wanted = {
