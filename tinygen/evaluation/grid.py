@@ -57,10 +57,7 @@ def table(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: st
 
 
 def plot(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str, path: epath.Path) -> bool:
-    """Plots the score against the numeric setting with the most values, one curve per combination of the others.
-
-    Returns whether there is such a setting.
-    """
+    """Plots the score against the numeric setting with the most values, a curve per combination of the rest. False if there is none."""
     numeric = [setting for setting in points if TYPES[setting] is not str and len(points[setting]) > 1]
     if not numeric:
         return False

@@ -124,7 +124,7 @@ def check_memory(what: str, needed: int, cure: str) -> None:
     """Raises UserError if `what` needs more bytes than a device has. cure: the keys that help"""
     limit = limits.device_bytes()
     if needed > limit:
-        raise UserError(f"{what} needs {si(needed, 1024)}B on a device, which has {si(limit, 1024)}B.\nLess is needed with other {cure}.")
+        raise UserError(f"{what} needs {si(needed, 1024)}B on a device, which has {si(limit, 1024)}B.\nChange {cure}.")
 
 
 def check_splits(config: Config, source: DataSource, parts: build.Parts) -> None:
