@@ -1,17 +1,17 @@
-"""Drawn faces, 64x64, into latents of 16x16x4 and back: a small autoencoder of latent diffusion's kind.
+"""A small autoencoder for latent diffusion: drawn faces, 64x64, to latents of 16x16x4 and back.
 
 Data: 20,000 drawn faces, 64x64
-Draws: each face beside what comes back from its 16x16x4 latents
+Draws: each face beside its reconstruction from 16x16x4 latents
 Time: 20 minutes
 
     tinygen train --config=autoencoder_avatars
 
-682k parameters; 20 minutes on two very busy CPU cores (1,500 steps of 8; 6.4 minutes of processor time). 1,000 steps give 24.7 dB on
-the 128 held-out faces, 1,500 steps 26.1 dB (averaged weights; 0.050 of mean absolute error, where a level of a pixel is 0.008):
-colours, outlines, mouths and glasses come back, thin lines a little soft. samples/<step>-reconstructions.png shows each face on the
-left of what became of it. 1,500 steps of 8 are 12,000 of the 19,000 faces: it learns on with more.
+682k parameters; timed on two very busy CPU cores (1,500 steps of 8; 6.4 minutes of processor time). 1,000 steps give 24.7 dB on the
+128 held-out faces, 1,500 steps 26.1 dB (averaged weights; mean absolute error 0.050, where one level of a pixel is 0.008): colours,
+outlines, mouths and glasses are right, thin lines slightly soft. samples/<step>-reconstructions.png shows each face to the left of its
+reconstruction. 1,500 steps of 8 see 12,000 of the 19,000 faces: more steps improve it further.
 
-64x64x3 are 12,288 values, 16x16x4 are 1,024. A weight of 1e-6 on 3,400 nats an image is 0.003 of the loss, and keeps the latents
+64x64x3 is 12,288 values, 16x16x4 is 1,024. A weight of 1e-6 on 3,400 nats an image is 0.003 of the loss, and keeps the latents
 near a standard deviation of 1.3 with noise of 0.06.
 """
 

@@ -1,17 +1,16 @@
-"""A small residual network learns to read MNIST digits: features of your own labels, for distances between sets of images.
+"""A small residual network classifies MNIST digits; its features give distances between sets of images.
 
 Data: 5,000 MNIST digits, 28x28, in the package
-Draws: nothing: it predicts labels, and gives features to compare images by
+Draws: nothing: it predicts labels and provides features for comparing images
 Time: 4 minutes
 
     tinygen train --config=classify_digits
 
-309k parameters; 4 minutes on two busy CPU cores with AVX-512 (1,500 steps of 64 at 0.06 to 0.15 s). The averaged weights read
-98.2 % of the 500 held-out digits. samples/<step>-doubtful.png shows a hundred of those, most doubtful first, a red frame around
-what is misread.
+309k parameters; timed on two busy CPU cores with AVX-512 (1,500 steps of 64 at 0.06 to 0.15 s). The averaged weights classify 98.2 %
+of the 500 held-out digits correctly. samples/<step>-doubtful.png shows a hundred of them, least certain first, errors framed in red.
 
-28x28 is halved to 14, 7 and 4 pixels a side, at 32, 64 and 128 features: an image's 128 are the mean of the last 16 places. 4,500
-training images are 70 batches, so 1,500 steps see each 21 times.
+28x28 is halved to sides of 14, 7 and 4 with 32, 64 and 128 features: an image's 128 features are the mean over the last 16 positions.
+4,500 training images are 70 batches, so 1,500 steps see each 21 times.
 """
 
 from tinygen.config import Config, base, vary

@@ -7,14 +7,14 @@ Time: 21 minutes
     tinygen train --config=convnext_mnist_imf
     tinygen sample --ckpt=runs/convnext_mnist_imf --guidance=1.5 --nfe=1        # any guidance from 1 to 4, any number of steps
 
-1.96M parameters; 21 minutes on two CPU cores, partly beside other work (5,000 steps of 64). 500 samples of one evaluation: 99.6 % are
-read as the class that was asked for, pixel spread 0.83 and distance to the nearest training image 0.92 of real digits'
+1.96M parameters; timed on two CPU cores, partly shared with other work (5,000 steps of 64). 500 samples of one evaluation: 99.6 % are
+classified as the requested class, pixel spread 0.83 and distance to the nearest training image 0.92 of real digits'
 (scripts/compare/score_digits.py). convnext_mnist_fm.py, the same blocks by flow matching in the same time, has 100 %, 0.93 and 0.95
 with fifty evaluations. Its held-out loss after as many steps is 0.1596, this recipe's velocity_loss 0.1673.
 
-The loss is of no use to watch: its examples weigh by their own errors. docs/one_step.md says which numbers are, and why times are
-almost even, the power is not 1 and three quarters of the examples have r = t. 28x28 in patches of 2 is 14x14 places, and 7x7 at the second
-resolution, where a 7x7 kernel sees nearly all; 4,500 training images are 70 batches, so 5,000 steps see each 71 times.
+The loss is not informative: examples are weighted by their own errors. docs/one_step.md says which metrics are, and why times are nearly
+uniform, the power is not 1 and three quarters of the examples have r = t. 28x28 in patches of 2 is 14x14 positions, and 7x7 at the second
+resolution, which a 7x7 kernel nearly covers; 4,500 training images are 70 batches, so 5,000 steps see each 71 times.
 """
 
 from tinygen.config import Config, base, vary
@@ -45,9 +45,9 @@ def get_config(variant: str = "") -> Config:
 
 
 def sweep() -> dict[str, dict]:
-    """Questions, each a change of the recipe as it stands: scripts/compare/compare_recipes.py --sweep=convnext_mnist_imf.
+    """Single changes of the recipe, compared at equal steps: scripts/compare/compare_recipes.py --sweep=convnext_mnist_imf.
 
-    At equal steps; a smaller batch sees fewer images. Compare raw_loss and velocity_loss: power and offset change the scale of the loss.
+    A smaller batch sees fewer images. Compare raw_loss and velocity_loss: power and offset change the scale of the loss.
     """
     return {
         "lr=5e-4": dict(optim=dict(lr=5e-4)),

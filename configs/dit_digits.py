@@ -6,8 +6,8 @@ Time: 13 minutes
 
     tinygen train --config=dit_digits
 
-2.0M parameters; 13 minutes on two CPU cores without AVX-512 (3,200 steps of 32 at 0.2 s). 500 samples at guidance 2, 48
-network evaluations: 97.8 % are read as the class that was asked for, pixel spread 0.93 and distance to the nearest training
+2.0M parameters; timed on two CPU cores without AVX-512 (3,200 steps of 32 at 0.2 s). 500 samples at guidance 2, 48
+network evaluations: 97.8 % are classified as the requested class, pixel spread 0.93 and distance to the nearest training
 image 1.04 of real digits' (scripts/compare/score_digits.py; real held-out digits: 97.2 %).
 
 28x28 in patches of 4 is 49 tokens; 4,500 training images are 140 batches, so 3,200 steps see each 23 times.

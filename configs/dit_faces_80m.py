@@ -1,29 +1,29 @@
-"""Faces, 64x64, by an attribute: the wide transformer that does better than a deep one of the same size.
+"""Faces, 64x64, by an attribute: a wide transformer, which does better than a deep one of the same size.
 
 Data: 20,000 drawn faces, 64x64; CelebA; your own folder
 Draws: faces by an attribute
 Time: a GPU or TPU
 
     tinygen train --config=dit_faces_80m                                    # drawn avatars, made on first use
-    tinygen train --config=dit_faces_80m:deep                               # 512 x 16 in place of 1152 x 6
+    tinygen train --config=dit_faces_80m:deep                               # 512 x 16 instead of 1152 x 6
     tinygen train --config=dit_faces_80m:moe                                # eight experts in every second block
     tinygen train --config=dit_faces_80m:masked                             # three quarters of the patches dropped
     tinygen train --config=dit_faces_80m:celeb_a                            # photographs, through TFDS
     tinygen train --config=dit_faces_80m:folder --config.data.path=photos   # your own
     tinygen train --config=dit_faces_80m:deep+celeb_a                       # variants add up
 
-In stages, small and masked first; each begins from the averaged weights of the one before:
+In stages, small and masked first; each starts from the averaged weights of the previous one:
 
     tinygen train --config=dit_faces_80m:masked+small                       # 32x32, a quarter of 64 patches
     tinygen train --config=dit_faces_80m:masked+grown --config.init.ckpt=runs/dit_faces_80m-masked+small            # 64x64
     tinygen train --config=dit_faces_80m:grown+unmasked --config.init.ckpt=runs/dit_faces_80m-masked+grown          # all patches
 
-80M parameters. 6.9 TFLOPs a step of 64 faces and, beside 1.2 GiB of state, some 18 GiB for the step (train --describe): for a GPU
-or a TPU slice. On a CPU --config.batch_size=8 and a preview of a few faces show that it runs, at 6 to 11 s a step on two cores.
+80M parameters. 6.9 TFLOPs per step of 64 faces, 1.2 GiB of state and some 18 GiB of temporaries (train --describe): for a GPU or a TPU
+slice. On a CPU --config.batch_size=8 and a preview of a few faces show that it runs, at 6 to 11 s per step on two cores.
 
-64x64 in patches of 4 is 256 tokens. One modulation layer is shared by all blocks (adaln="shared"): a layer a block would
-take 6 W² each, two thirds of a wide block's attention and feed-forward. In parameters, biases and tables (0.1M) apart, with
-width W, depth N and F hidden features (a multiple of 128, for the TPU's tiles):
+64x64 in patches of 4 is 256 tokens. One modulation layer is shared by all blocks (adaln="shared"): one per block would
+take 6 W² each, two thirds of a wide block's attention and feed-forward. Parameters without biases and tables (0.1M),
+for width W, depth N and F hidden features (a multiple of 128, for the TPU's tiles):
 
                                             wide: W 1152, N 6, F 1664     deep: W 512, N 16, F 2432
     attention               N x 4 W²                 31.9M                        16.8M
@@ -34,11 +34,10 @@ width W, depth N and F hidden features (a multiple of 128, for the TPU's tiles):
     patches in and out      2 x 48 W                  0.1M                         0.0M
                                                      80.0M                        79.3M
 
-The mixtures of `moe` hold 201M in all: a patch meets one of eight experts on average, and so 80M. The mixer of `masked` adds 10M.
+`moe` has 201M in all, 80M active per patch: a patch is routed to one of eight experts on average. The mixer of `masked` adds 10M.
 `grown` has 16x16 patches where `small` had 8x8: their positions are interpolated to the same span of 8.
 
-The optimizer is the first author's: AdamW, 3e-4 falling in a straight line to 1e-5 over 5,000 steps, then constant; the
-gradient clipped at 1.
+The optimizer is the first author's: AdamW, 3e-4 decaying linearly to 1e-5 over 5,000 steps, then constant; gradient clipping at 1.
 """
 
 from tinygen.config import Config, base, vary

@@ -1,4 +1,4 @@
-"""Faces of pixel art, 16x16, by the colour of their hair.
+"""Pixel-art faces, 16x16, by hair colour.
 
 Data: 10,000 faces of pixel art, 16x16, CC0, in the package
 Draws: faces by hair colour, or by any of 16 attributes
@@ -7,8 +7,8 @@ Time: 7 minutes
     tinygen train --config=dit_pixel_faces
     tinygen train --config=dit_pixel_faces --config.data.label=glasses --workdir=runs/glasses
 
-1.07M parameters; 7 minutes on two busy CPU cores without AVX-512 (1,000 steps of 64). Faces can be told at step 200,
-glasses, hats and beards at step 500.
+1.07M parameters; timed on two busy CPU cores without AVX-512 (1,000 steps of 64). Faces are recognisable at step 200, glasses, hats
+and beards at step 500.
 
 16x16 in patches of 2 is 64 tokens; 9,000 training images are 140 batches, so 1,000 steps see each 7 times.
 """

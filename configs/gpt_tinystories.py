@@ -5,15 +5,15 @@ Draws: stories
 Time: a GPU or TPU
 
     tinygen train --config=gpt_tinystories --config.data.path=TinyStories.txt       # eight devices, 4 x 2
-    tinygen train --config=gpt_tinystories:one --config.data.path=TinyStories.txt   # any number, the batch split over them
+    tinygen train --config=gpt_tinystories:one --config.data.path=TinyStories.txt   # any number of devices, data parallel
     tinygen sample --ckpt=runs/gpt_tinystories --prompt="Once upon a time"
 
-Any UTF-8 file will do whose documents <|endoftext|> separates; `:smoke` reads this one. GPT-2's tokens need pip install "tinygen[gpt2]".
-For such stories 4,096 that are made of the file itself are enough, and the model is less than a fifth as large:
+Any UTF-8 file works whose documents are separated by <|endoftext|>; `:smoke` reads this one. GPT-2's tokens need pip install
+"tinygen[gpt2]". A BPE of 4,096 tokens trained on the file is enough for such stories, and makes the model less than a fifth as large:
 --config.data.tokenizer=bpe --config.data.vocabulary=4096.
 
-29.0M parameters, of which the blocks have 3.2M: 50,257 tokens, padded to 50,304, are 12.9M in the embedding and as many in the output
-layer. 2.1 TFLOPs a step of 64 windows, 8.2 of 256, and 222 MiB of state a device on 4 x 2 (442 on 8 x 1): for a GPU or a TPU slice.
+29.0M parameters, 3.2M of them in the blocks: 50,257 tokens, padded to 50,304, take 12.9M in the embedding and as many in the output
+layer. 2.1 TFLOPs per step of 64 windows, 8.2 of 256; 222 MiB of state per device on 4 x 2 (442 on 8 x 1): for a GPU or a TPU slice.
 On two CPU cores a step of --config.batch_size=8 takes 1.5 s.
 
 7,200 steps of 256 windows of 256 tokens see the 2.1M stories, some 470M tokens, once.

@@ -1,4 +1,4 @@
-"""Faces of pixel art in one step, by the colour of their hair: a transformer learns by improved MeanFlow.
+"""Pixel-art faces in one step, by hair colour: a transformer trained with improved MeanFlow.
 
 Data: 10,000 faces of pixel art, 16x16, CC0, in the package
 Draws: faces by hair colour in one evaluation (improved MeanFlow)
@@ -7,8 +7,8 @@ Time: 18 minutes
     tinygen train --config=imf_faces
     tinygen sample --ckpt=runs/imf_faces --labels=red,blue --num=36        # one evaluation each
 
-1.23M parameters; 18 minutes on two busy CPU cores (4,000 steps of 64). Hair has the colour that was asked for, faces are clear, backgrounds
-a little mottled; more steps would do more: velocity_loss was 0.164 at step 3,000 and 0.159 at the end.
+1.23M parameters; timed on two busy CPU cores (4,000 steps of 64). Hair has the requested colour, faces are clear, backgrounds slightly
+mottled; more steps would help: velocity_loss was 0.164 at step 3,000 and 0.159 at the end.
 
 16x16 in patches of 2 is 64 tokens; 9,000 training faces are 140 batches, so 4,000 steps see each 28 times.
 """

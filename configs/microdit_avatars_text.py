@@ -1,27 +1,27 @@
-"""Drawn faces, 32x32, from words: captions are read by a small transformer that is trained with the model.
+"""Drawn faces, 32x32, from captions, which a small transformer trained with the model encodes.
 
 Data: 20,000 drawn faces, 32x32, with captions
-Draws: faces from words
+Draws: faces from captions
 Time: 34 minutes
 
     tinygen train --config=microdit_avatars_text
     tinygen sample --ckpt=runs/microdit_avatars_text --prompt="a smiling person with tan skin and a blue bob, on a yellow background"
     tinygen train --config=microdit_avatars_text --config.data.name=folder --config.data.path=photos --workdir=runs/photos
 
-A caption of your own images stands in img.txt beside img.png, or in a metadata.jsonl or metadata.csv.
+The caption of img.png is in img.txt beside it, or in a metadata.jsonl or metadata.csv.
 
-5.4M parameters; 3,000 steps of 32 took 34 minutes on two CPU cores that did as much else besides. After 500 steps colours and hair are
-what the words say, after 2,000 glasses too.
+5.4M parameters; timed on two CPU cores, half of whose time went to other work (3,000 steps of 32). Colours and hair follow the caption
+after 500 steps, glasses after 2,000.
 
-What 600 prompts in the captions' own words asked for, and a fixed rule on pixels found (scripts/compare/score_avatars.py, which reads 1,000
-real held-out faces without a mistake): background 100 %, hair 100 %, skin 100 %, glasses yes or no 100 %, each at least 99.4 % with a
+Samples of 600 prompts in the captions' own words, checked by a fixed rule on pixels (scripts/compare/score_avatars.py, which makes no
+mistake on 1,000 real held-out faces): background 100 %, hair 100 %, skin 100 %, glasses yes or no 100 %, each at least 99.4 % with a
 confidence of 95 %; by chance 18, 13, 31 and 50 %.
 
     python scripts/compare/score_avatars.py --prompts-out=prompts.txt --num=600
     tinygen sample --ckpt=runs/microdit_avatars_text --prompts=prompts.txt --out=drawn
     python scripts/compare/score_avatars.py --samples=drawn --size=32
 
-32x32 in patches of 4 is 64 tokens. 418 tokens of BPE make captions of 110 letters 24 tokens long, at most 34.
+32x32 in patches of 4 is 64 tokens. A BPE of 418 tokens encodes captions of 110 letters in 24 tokens, at most 34.
 """
 
 from tinygen.config import Config, base, vary

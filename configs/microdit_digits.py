@@ -1,4 +1,4 @@
-"""MNIST digits, 28x28, by class, as MicroDiT trains: three quarters of the patches dropped, then a short stage that sees all of them.
+"""MNIST digits, 28x28, by class, trained as MicroDiT: three quarters of the patches dropped, then a short stage on all of them.
 
 Data: 5,000 MNIST digits, 28x28, in the package
 Draws: digits by class, three quarters of the patches dropped in training
@@ -10,9 +10,9 @@ Time: 5 minutes
     tinygen train --config=microdit_digits:moe                                              # eight experts in every second block
     tinygen train --config=microdit_digits:edm                                              # the authors' objective
 
-2.2M parameters. 28x28 in patches of 2 is 196 tokens: two narrow blocks of the mixer see all of them, six of the backbone the 49 that
-are kept. A masked step takes 0.36 of the time of a whole one, so that 1,400 of them and 700 whole ones take as long as 1,200 whole ones:
-five minutes on two CPU cores. In that time, over three seeds (mean ± standard deviation; scripts/compare/compare_recipes.py, `--num=4000
+2.2M parameters. 28x28 in patches of 2 is 196 tokens: the mixer's two narrow blocks see all of them, the backbone's six the 49 kept. A
+masked step takes 0.36 of the time of a dense one, so 1,400 masked and 700 dense steps take as long as 1,200 dense ones (timed on two CPU
+cores). In that time, over three seeds (mean ± standard deviation; scripts/compare/compare_recipes.py, `--num=4000
 --set objective.nfe=20`):
 
              steps          held-out loss     Fréchet distance in classify_digits' features, to the training images
@@ -20,11 +20,11 @@ five minutes on two CPU cores. In that time, over three seeds (mean ± standard 
     dense    1,200          0.1669 ± 0.0020   0.0769 ± 0.0153  (0.0944, 0.0667, 0.0695)
     moe      1,200          0.1690 ± 0.0039   the same network with eight experts, never masked: no better here, in 1.09 of the time
 
-How the time is divided matters, and was chosen on these seeds: 2,500 masked steps and 270 whole ones at half the rate gave 0.0946 ± 0.0102.
-In patches of 4, which are 49 tokens, masking does not pay: 0.36 against 0.08 in equal time (one seed, 1,500 samples).
+The split of the time matters, and was tuned on these seeds: 2,500 masked steps and 270 dense ones at half the rate gave 0.0946 ± 0.0102.
+With patches of 4 (49 tokens) masking does not pay: 0.36 against 0.08 in equal time (one seed, 1,500 samples).
 
-What masking saves, measured on two CPU cores: with two blocks of mixer and twelve of backbone, 256 wide, on 256 tokens, a step takes
-0.35 of the time (scripts/bench/bench.py step --width=256 --depth=12 --set model.mixer_depth=2 --against model.mask=0.75).
+On two CPU cores, with two mixer blocks and twelve backbone blocks of width 256 on 256 tokens, a masked step takes 0.35
+of the time (scripts/bench/bench.py step --width=256 --depth=12 --set model.mixer_depth=2 --against model.mask=0.75).
 """
 
 from tinygen.config import Config, base, vary

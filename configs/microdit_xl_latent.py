@@ -8,18 +8,18 @@ Time: a GPU or TPU
         --autoencoder=vae.safetensors --out=latents/photos                                         # once
     tinygen train --config=microdit_xl_latent --config.data.path=latents/photos                    # three quarters of the patches dropped
     tinygen train --config=microdit_xl_latent:unmasked --config.data.path=latents/photos \\
-        --config.init.ckpt=runs/microdit_xl_latent                                                 # then a stage that sees all of them
+        --config.init.ckpt=runs/microdit_xl_latent                                                 # then a stage on all of them
     tinygen train --config=microdit_xl_latent:tiny --config.data.path=latents/photos               # the authors' smaller size
 
-All of it in small, in a minute or two on a CPU, on drawn faces and an autoencoder that has hardly learnt:
+The same in miniature, in a minute or two on a CPU, on drawn faces and a barely trained autoencoder:
 
     tinygen train --config=autoencoder_avatars:smoke
     python scripts/prepare/prepare_latents.py --config=autoencoder_avatars:smoke --autoencoder=runs/autoencoder_avatars-smoke \\
         --out=latents/smoke
     tinygen train --config=microdit_xl_latent:smoke
 
-974M parameters: a patch meets two of eight experts on average, and so 554M of them. With width W, depth N and hidden features and heads
-that rise from block to block (feed-forward ratio 0.5 to 4, attention 0.5 to 1 of 16 heads of 64):
+974M parameters, 554M active per patch: a patch is routed to two of eight experts on average. With width W, depth N and hidden features
+and heads that grow from block to block (feed-forward ratio 0.5 to 4, attention 0.5 to 1 of 16 heads of 64):
 
                                             XL/2: W 1024, N 28                tiny: W 512, N 16
     attention                                        88.2M                        12.6M
@@ -27,16 +27,16 @@ that rise from block to block (feed-forward ratio 0.5 to 4, attention 0.5 to 1 o
     8 experts, the other blocks                     560.5M                        85.1M
     modulation              N x 6 W²                176.3M                        25.2M
     mixer                   6 of 768, 4 of 512       70.9M                        20.0M
-    all else                                          5.3M                         1.5M
+    other                                             5.3M                         1.5M
                                                     974.4M                       155.8M
 
 32x32 in patches of 2 is 256 tokens: the mixer sees all, the backbone 64. A step of 2,048 images takes 385 TFLOPs, 1,136 without the mask
 (tiny: 84 and 202). The state takes 14.5 GiB, gradients 3.6 more (tiny: 2.3 and 0.6), and 256 images are on the devices at once
 (accumulate=8): for accelerators; --config.mesh.fsdp=-1 --config.mesh.data=1 splits the state over several.
-Only the small run has been done here.
+Only the miniature run has been tested.
 
 The authors' schedule (arXiv 2407.15811): AdamW, 2.4e-4 after 2,500 steps, a cosine to 8e-5 at 250,000, then 30,000 unmasked steps at that;
-clip 0.25, weight decay 0.1; ln σ = N(-0.6, 1.2). Their latents have a standard deviation of 0.9, these of 1: so has sigma_data.
+clip 0.25, weight decay 0.1; ln σ = N(-0.6, 1.2). Their latents have a standard deviation of 0.9, these 1, hence sigma_data = 1.
 """
 
 from tinygen.config import Config, base, vary

@@ -18,7 +18,7 @@ from tinygen.workdir import scratch, writers
 
 ALL = (
     "data and plan", "room to write", "compile the step", "compile evaluation", "compile the preview", "two calls of the step", "save",
-    "restore", "evaluation", "preview and writers", "room for checkpoints", "everything that this run will do has been done once",
+    "restore", "evaluation", "preview and writers", "room for checkpoints", "everything this run will do has been done once",
 )  # fmt: skip
 
 

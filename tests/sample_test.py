@@ -124,7 +124,7 @@ def test_evaluations_that_differ_by_sample_are_told_as_their_mean_and_the_most(d
     told = draw(num=5, sampler="dopri5", nfe=99, tolerance=0.01).told
     assert told["tolerance"] == 0.01
     assert 14 <= told["nfe"] <= told["nfe_most"] <= 99  # a step of seven, two each
-    assert f"dopri5 took {told['nfe']:.1f} network evaluations a sample, {told['nfe_most']} at most" in capsys.readouterr().out
+    assert f"dopri5 took {told['nfe']:.1f} network evaluations per sample, {told['nfe_most']} at most" in capsys.readouterr().out
     assert "nfe_most" not in draw("fixed", num=1).told
     assert "took" not in capsys.readouterr().out
 

@@ -282,7 +282,7 @@ def test_a_process_that_is_told_to_stop_saves_leaves_with_143_and_can_be_followe
     assert process.returncode == 143
     step = steps_in(workdir)[-1]
     assert "SIGTERM: saving after this step" in said
-    assert f"Stopped by SIGTERM at step {step}, which is saved. The same command goes on from there." in said
+    assert f"Stopped by SIGTERM at step {step}, which is saved. The same command resumes from there." in said
     assert "Traceback" not in said
 
     assert train.main(tiny(train=dict(steps=step + 2, log_every=1)), str(workdir)) == 0

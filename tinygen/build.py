@@ -1,4 +1,4 @@
-"""From names in a config to objects. To add a model, an objective or a data set: one file, one row here, one row in config/."""
+"""Builds objects from the names in a config. A new model, objective or data set takes one file, one row here and one in config/."""
 
 import dataclasses
 import functools
@@ -52,12 +52,12 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
     "autoencoder": Reconstruction,
 }
 
-COMMON = {"data": ("overfit",)}  # keys of a section that are not the row's own keywords
+COMMON = {"data": ("overfit",)}  # keys that are not keywords of the constructor
 
 
 @functools.cache
 def datasets() -> dict[str, Callable[..., DataSource]]:
-    """The table of data sets. What reads them is imported with it: a model, which is made without data, needs none of that."""
+    """The table of data sets. Imported lazily: a model can be built without the readers of data."""
     from tinygen.data import synthetic
     from tinygen.data.builtin import images
     from tinygen.data.images import folder
@@ -84,11 +84,11 @@ def datasets() -> dict[str, Callable[..., DataSource]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a run is made of, data apart: all that sampling from a checkpoint needs.
+    """The components of a run except its data: all that sampling from a checkpoint needs.
 
-    create: makes the model from random streams; cheap to trace, so it can be evaluated for shapes alone
-    graphdef: the model's static half
-    weights: (params, buffers) of the model, as shapes
+    create: makes the model from RNG streams; traced with `nnx.eval_shape` when only shapes are needed
+    graphdef: the static part of the model
+    weights: shapes of (params, buffers)
     """
 
     codec: Codec
@@ -100,23 +100,23 @@ class Parts:
 
 
 def data_source(config: Config, known: Codec | None = None, *, prepares: bool = True) -> DataSource:
-    """The data set of a configuration, with captions in its batches where the recipe has a model learn from them.
+    """The data set of a configuration, with captions in its batches if the recipe conditions on them.
 
-    known: the codec of the run so far, or of the run that it begins from: tokens keep the meaning that a model has learnt
-    prepares: whether a set that is not there may be made where `config` says: not if that is of a checkpoint, which may be anyone's
+    known: the codec of the resumed run, or of its warm start, so that tokens keep their meaning
+    prepares: whether a missing data set may be created at the path in `config`; False for a checkpoint's config, which is untrusted
     """
     source = _made(datasets(), "data", config, {"known": known, "prepares": prepares})
     return captioned(config, source, known).overfitting(config.data.overfit)
 
 
 def captioned(config: Config, source: DataSource, known: Codec | None = None) -> DataSource:
-    """The source with captions in its batches, where the recipe asks for them.
+    """The source with captions in its batches, if the recipe asks for them.
 
-    Raises UserError for labels besides: only the examples know which caption goes with which label, and a request would have to.
+    Raises UserError if there are labels too: a sampling request cannot know which caption goes with which label.
     """
     if source.codec.labels and (config.text.tokens or config.text.embeddings):
         none = repr(type(config.data.get("label", ""))())
-        raise UserError(f"a model is told captions or labels, not both: leave the labels out with --config.data.label={none}")
+        raise UserError(f"a model is conditioned on captions or labels, not both: drop the labels with --config.data.label={none}")
     if config.text.tokens:
         from tinygen.data.captions.tokenized import tokenized
 
@@ -130,7 +130,7 @@ def captioned(config: Config, source: DataSource, known: Codec | None = None) ->
 
 
 def parts(config: Config, codec: Codec) -> Parts:
-    """Raises UserError for a model or an objective that does not fit the data, and for a mesh that does not fit the machine."""
+    """Raises UserError if model or objective does not fit the data, or the mesh does not fit the machine."""
     facts = {**codec.facts(), "precision": precision(config)}
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
@@ -143,7 +143,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
 
-    # Refuse now what the model would refuse later, and what of it no device could hold.
+    # Shapes only: the constructor's errors are raised before any memory is allocated.
     model = nnx.eval_shape(lambda: create(nnx.Rngs(0)))
     graphdef, params, buffers = split(model)
     check_mesh(config, model, mesh.shape["tensor"])
@@ -168,14 +168,14 @@ def schedule_keys(config: Config) -> dict[str, Any]:
 
 
 def check_mesh(config: Config, model: nnx.Module, tensor: int) -> None:
-    """Raises UserError where mesh.tensor does not evenly split what a module, which says so itself, has it split."""
+    """Raises UserError where mesh.tensor does not divide what a module splits over it."""
     for _, module in nnx.iter_modules(model):
         if check := getattr(module, "check_mesh", None):
             check(tensor, config.model)
 
 
 def check_time(config: Config, objective: Objective) -> None:
-    """Raises UserError for a model whose embedding turns too fast in an objective's times."""
+    """Raises UserError if the model's time embedding varies too fast for the objective."""
     most, scale = objective.max_time_scale, config.model.get("time_scale", 0.0)
     if scale > most:
         wanted = f"objective {config.objective.name!r} wants {most:g} or less, such as --config.model.time_scale={min(most, 16):g}"
@@ -183,7 +183,7 @@ def check_time(config: Config, objective: Objective) -> None:
 
 
 def check_blocks(config: Config) -> None:
-    """Raises UserError for keys about a stack of blocks where the model has none: they would do nothing."""
+    """Raises UserError for keys about a stack of blocks if the model has none: they would have no effect."""
     wanted = inspect.signature(_row(MODELS, "model", config).__init__).parameters
     for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
         if config[key] != off and key not in wanted:
@@ -191,7 +191,7 @@ def check_blocks(config: Config) -> None:
 
 
 def check_conditions(config: Config, codec: Codec) -> None:
-    """Raises UserError for a condition that the model cannot be given."""
+    """Raises UserError for a condition that the model does not accept."""
     arguments = inspect.signature(_row(MODELS, "model", config).__init__).parameters
     for each in codec.conditions:
         if each.fact and each.fact not in arguments:
@@ -199,7 +199,7 @@ def check_conditions(config: Config, codec: Codec) -> None:
 
 
 def precision(config: Config) -> str:
-    """The one that config.precision names, or for "auto" the backend's best."""
+    """config.precision, or the backend's best for "auto"."""
     return best_precision(jax.default_backend()) if config.precision == "auto" else config.precision
 
 
@@ -211,7 +211,7 @@ def _row(table: Mapping[str, Callable[..., Any]], section: str, config: Config) 
 
 
 def _made(table: Mapping[str, Callable[..., Any]], section: str, config: Config, facts: Mapping[str, Any]) -> Any:
-    """The row's constructor called with the config's keywords and those of the facts that it names."""
+    """Calls the row's constructor with the config's keywords and the facts among its parameters."""
     constructor = _row(table, section, config)
     keywords = {key: value for key, value in config[section].to_dict().items() if key not in ("name", *COMMON.get(section, ()))}
     # A module's class hides its constructor's signature behind (*args, **kwargs).

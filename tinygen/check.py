@@ -1,6 +1,6 @@
-"""Everything that a run will do, done once on a few examples before it starts: what fails at its first use fails here.
+"""`tinygen check`: does everything that a run will do once, on a few examples, so that failures show before the run starts.
 
-All that is written lies in a folder beside the workdir, which is taken away again.
+All files are written to a scratch folder beside the workdir, which is then deleted.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from etils import epath
 from rich.console import Console
 
@@ -38,8 +37,8 @@ from tinygen.training.step_log import StepLog, Taken
 from tinygen.workdir.logger import RunLogger
 from tinygen.workdir.scratch import beside
 
-BATCHES = 2  # that an evaluation is tried on
-FEW = 16  # samples that scores are tried on
+BATCHES = 2  # of the trial evaluation
+FEW = 16  # samples of the trial scores
 STEP_CURE = "config.batch_size, config.optim.accumulate, config.remat, config.scan or config.mesh.fsdp"
 CURES = {
     "the training step": STEP_CURE,
@@ -49,15 +48,14 @@ CURES = {
 
 
 def main(config: Config, workdir: str) -> int:
-    """Checks a run of `config` in `workdir`, a line a check. Raises UserError, which names the check, for what would end the run."""
-    runtime.listen(quiet=not processes.leads())
-    logging.set_verbosity(logging.WARNING)  # each check says in one line what it found
+    """Checks a run of `config` in `workdir`, one line per check. Raises UserError with the check's name if the run would fail."""
+    runtime.listen(quiet=True)
     folder, checks = epath.Path(workdir), Checks()
     with checks("data and plan") as found:
         source, parts = opened(config, folder)
         check_same_data(folder, config, source)
         found += source.about()[:1]
-    if not reached(folder):  # a run that has begun has chosen its schedule, and is warned at its start of what is odd
+    if not reached(folder):  # a resumed run has fixed its schedule, and warns at its start
         for line in optim.oddities(0, config.train.steps, 0, **build.schedule_keys(config)):
             checks.say(f"warning: {line}")
     with checks("room to write"), contextlib.ExitStack() as stack:
@@ -66,12 +64,12 @@ def main(config: Config, workdir: str) -> int:
     with leaving, jax.set_mesh(parts.layout.mesh), Saves(place, config, source.codec) as saves:
         step, asides = rehearse(set_up(config, folder, source, parts, saves), checks)
         processes.wait_for_all("checked")
-    checks.say(f"everything that this run will do has been done once; {forecast(config, reached(folder), step, asides)}")
+    checks.say(f"everything this run will do has been done once; {forecast(config, reached(folder), step, asides)}")
     return 0
 
 
 class Checks:
-    """Prints a line a check: its name, its seconds, what it found. What fails in one is told with its name."""
+    """Prints one line per check: name, seconds, findings. Errors raised inside a check become UserErrors with its name."""
 
     def __init__(self) -> None:
         self.console = Console(quiet=not processes.leads())
@@ -91,7 +89,7 @@ class Checks:
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            raise UserError(f"check of {name}: the device's memory is not enough. Less is needed with other {STEP_CURE}.") from error
+            raise UserError(f"check of {name}: out of device memory. Change {STEP_CURE}.") from error
         self.say(f"{name:<20} {time.perf_counter() - began:5.1f} s  {'; '.join(found)}")
 
     def say(self, line: str) -> None:
@@ -99,7 +97,7 @@ class Checks:
 
 
 def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
-    """The run's branches in turn, each as `train.run` takes it. Returns the seconds of a step, and of periodic work by its name."""
+    """Runs each branch of `train.run` once. Returns the seconds per step, and of each kind of periodic work by name."""
     with checks("compile the step") as found:
         step = run.program.compiled()
         abstract = run.program.abstract
@@ -107,13 +105,13 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
     held_out, drawing = compile_asides(run, checks)
     with checks("two calls of the step") as found:
         state, taken, seconds = take_two_calls(run, step)
-        found.append(f"{seconds:.3g} s a step")
+        found.append(f"{seconds:.3g} s per step")
     state, size = save_and_restore(run, state, checks)
     examples, few = held_out_examples(run), run.parts.layout.padded(FEW)
     batches = min(examples, BATCHES * held_out_size(run.config, run.parts))
     small = config_lib.change(run.config, {"train": {"eval_num": batches}})
     works = make_periodic(small, run.source, run.parts, few=few, held_out=held_out, drawing=drawing)
-    whole = {EVALUATION: examples / batches, SCORES: run.config.eval.num / few, PREVIEW: 1.0}  # of what is tried
+    whole = {EVALUATION: examples / batches, SCORES: run.config.eval.num / few, PREVIEW: 1.0}  # the run's work in units of the trial's
     times = {}
     for work in works:
         if work.measures:
@@ -137,7 +135,7 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
 
 
 def take_two_calls(run: Run, step: Any) -> tuple[TrainState, list[Taken], float]:
-    """(the state after the run's first two calls of the compiled step, what they gave, seconds of a step in the second)."""
+    """(state after the run's first two calls of the compiled step, what they returned, seconds per step of the second call)."""
     state = run.program.initialise() if reached(run.workdir) else state_at(run, 0)[0]
     taken, seconds = [], 0.0
     with device_calls(run.fed, run.source, run.parts, 0, 0) as batches:
@@ -151,21 +149,21 @@ def take_two_calls(run: Run, step: Any) -> tuple[TrainState, list[Taken], float]
 
 
 def tried(work: Periodic, state: TrainState) -> tuple[Outcome, float]:
-    """What came of the work, and its seconds."""
+    """The outcome of the work, and its duration in seconds."""
     began = time.perf_counter()
     outcome = work.run(state) or Outcome()
     return outcome, time.perf_counter() - began
 
 
 def measured(name: str, values: Mapping[str, float], few: int) -> str:
-    """What to say of an evaluation: its losses; of scores, all. few: samples that were scored"""
+    """Summary of an evaluation (its losses) or of scores (all of them). few: samples that were scored"""
     if name == SCORES:
         return f"of {few} samples only: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return "; ".join(f"{name} {value:.4g}" for name, value in values.items() if name.endswith("_loss") and "raw" not in name)
 
 
 def write(run: Run, record: RunLogger, taken: Sequence[Taken]) -> None:
-    """The lines of the steps, and what shows the data."""
+    """Writes the metrics of the steps and the overview of the data."""
     guard = Guard("stop", 0, 0, skipped=0, streak=0, attempt=0)
     log = StepLog(config=run.fed, objective=run.parts.objective, record=record, guard=guard, spikes=Spikes(0))
     for each in taken:
@@ -174,7 +172,7 @@ def write(run: Run, record: RunLogger, taken: Sequence[Taken]) -> None:
 
 
 def compile_asides(run: Run, checks: Checks) -> tuple[Any, Any]:
-    """The evaluation's and the preview's jitted functions, compiled for what they will be called with; None where the run has none."""
+    """The jitted evaluation and preview, compiled for the run's shapes; None where the run has none."""
     config, parts, abstract = run.config, run.parts, run.program.abstract
     params, ema, buffers = (placed(tree, parts.layout) for tree in (abstract.params, abstract.ema, abstract.buffers))
     held_out = drawing = None
@@ -192,23 +190,23 @@ def compile_asides(run: Run, checks: Checks) -> tuple[Any, Any]:
 
 
 def fits(compiled: Any, what: str, state: TrainState, given: Any, parts: build.Parts) -> list[str]:
-    """Says how much of a device the state and what a program takes besides need. Raises UserError where that is more than there is.
+    """Reports the device memory that the state and a program need together. Raises UserError if a device has less.
 
-    given: what of the state the program is given
+    given: the part of the state that the program takes
     """
     plan = compiled.memory_analysis()
-    if plan is None:  # this backend does not tell
+    if plan is None:  # this backend does not report it
         return []
     held = bytes_held(placed(state, parts.layout))
     batch = max(0, plan.argument_size_in_bytes - bytes_held(placed(given, parts.layout)))
     results = max(0, plan.output_size_in_bytes - plan.alias_size_in_bytes)
-    needed = held + 2 * batch + plan.temp_size_in_bytes + results  # two: the next batch is on its way
+    needed = held + 2 * batch + plan.temp_size_in_bytes + results  # two: the next batch is prefetched
     check_memory(what, needed, CURES[what])
     return [f"needs {si(needed, 1024)}B of a device's {si(limits.device_bytes(), 1024)}B"]
 
 
 def save_and_restore(run: Run, state: TrainState, checks: Checks) -> tuple[TrainState, int]:
-    """The state as it comes back from a checkpoint, found the same bit for bit, and the checkpoint's bytes on the disk."""
+    """(the state restored from a checkpoint, the checkpoint's size in bytes). Raises UserError unless it is bit-equal to `state`."""
     step, folder = int(state.step), run.saves.checkpoints.path()
     with checks("save") as found:
         run.saves.save(step, state, streak=0, pending=[], ready=lambda: None)
@@ -218,12 +216,12 @@ def save_and_restore(run: Run, state: TrainState, checks: Checks) -> tuple[Train
         found.append(f"{si(size, 1024)}B")
     with checks("restore") as found:
         if processes.leads() and (why := checksums.fault(run.saves.checkpoints / str(step))):
-            raise UserError(f"{folder / str(step)} is damaged as soon as it is saved ({why}): does the disk keep what it is given?")
+            raise UserError(f"{folder / str(step)} is damaged right after saving ({why}): is the disk faulty?")
         saved = shards(state)
-        del state  # a run restores into devices that are empty
+        del state  # a run restores into empty devices
         restored = state_at(run, step)[0]
         if not all(same_bits(a, b) for a, b in zip(saved, shards(restored), strict=True)):
-            raise UserError(f"the state restored from {folder} is not the one saved: does the disk keep what it is given?")
+            raise UserError(f"the state restored from {folder} is not the one saved: is the disk faulty?")
         found.append(f"{len(jax.tree.leaves(restored))} arrays, the same bit for bit")
     return restored, size
 
@@ -233,7 +231,7 @@ def bytes_below(path: epath.Path) -> int:
 
 
 def shards(state: TrainState) -> list[np.ndarray]:
-    """What this process's devices hold, each part of an array once, on the host."""
+    """The shards of this process's devices, one replica of each, on the host."""
     return [np.array(shard.data) for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards if shard.replica_id == 0]
 
 
@@ -242,11 +240,11 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def held_out_examples(run: Run) -> int:
-    """How many an evaluation of the run takes."""
+    """The number of examples of an evaluation."""
     num = len(run.source.splits["validation"])
     return min(num, run.config.train.eval_num or num)
 
 
 def reached(workdir: epath.Path) -> int:
-    """The step from which a run in the workdir goes on."""
+    """The step from which a run in the workdir resumes."""
     return max(store.saved_steps(workdir), default=0)

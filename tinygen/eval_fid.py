@@ -1,4 +1,4 @@
-"""`tinygen eval-fid`: scores of samples against a reference, each beside the protocol that it was measured by."""
+"""`tinygen eval-fid`: scores samples against a reference and records each score with its protocol."""
 
 import dataclasses
 import functools
@@ -33,15 +33,15 @@ from tinygen.sampling.settings import configured, find, guidance, stepping
 from tinygen.system.terminal import say
 from tinygen.workdir import data_contents, files
 
-NUM = 50_000  # samples of a checkpoint, as published numbers have it
-MOST = 10_000_000  # samples; more is a slip
+NUM = 50_000  # samples of a checkpoint, as in published results
+MOST = 10_000_000  # samples; more is a typing error
 
 
 class Given(NamedTuple):
-    """Samples that are to be scored.
+    """Samples to be scored.
 
-    sampling: how they came to be, as far as it belongs to the protocol
-    subject: what they are: in this two scores that are compared may differ
+    sampling: how they were drawn; part of the protocol
+    subject: which samples they are; scores that differ only in this are comparable
     """
 
     pictures: Pictures
@@ -50,10 +50,10 @@ class Given(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What all scores of one call have in common.
+    """What all scores of one call share.
 
-    left_out: files of the reference that could not be decoded
-    record: the file that they are appended to; None: they are only printed
+    left_out: number of reference files that could not be decoded
+    record: file to which scores are appended; None = print only
     """
 
     using: Extractor
@@ -86,16 +86,16 @@ def main(
 ) -> int:
     """Scores the samples of a checkpoint, or those in a folder or a file, and prints each score.
 
-    A checkpoint's scores are appended to its workdir's eval.jsonl too; those of files are only kept where `out` says.
+    A checkpoint's scores are appended to its workdir's eval.jsonl, or to `out`; scores of files only to `out`.
 
-    settings: sampler settings in place of the recipe's, options.DENOISING
-    points: {setting: values}: every combination is scored
-    autoencoder: as for `find`
-    out: the file that scores are appended to, or a folder that has an eval.jsonl or shall have one
+    settings: overrides of the recipe's sampler settings
+    points: {setting: values}; every combination is scored
+    autoencoder: as in `find`
+    out: a file to which scores are appended, or a folder whose eval.jsonl they are appended to
     """
     if (ckpt is None) == (samples is None):
-        raise UserError("give what is scored: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
-    # Weights may have to be downloaded: whatever else can be wrong is told before.
+        raise UserError("give the samples: either --ckpt, a run's workdir, or --samples, a folder of images or an .npz file")
+    # Weights may have to be downloaded, so everything else is checked first.
     network = functools.cache(functools.partial(load.load, features, preset=preset, weights=weights))
     wanted = chosen(scores, network, "--scores")
     record = None if out is None else _record(out)
@@ -105,7 +105,7 @@ def main(
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
-    plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are sound before the first is drawn
+    plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are valid before the first is drawn
     own = functools.cache(functools.partial(_data_of, config, saved))
     found = references.find(ref or "train", network, own)
     number = NUM if num is None else num
@@ -130,7 +130,7 @@ def main(
         )  # fmt: skip
         values.append(score(Given(drawn, sampling, subject), task, keep=len(plans) > 1))
         scored.append(drawn)
-    for each in scored if len(plans) > 1 else ():  # only now: a grid that was interrupted takes up what it has
+    for each in scored if len(plans) > 1 else ():  # only now: an interrupted grid reuses its features
         forget(using.network, each)
     if points and processes.leads():
         show_grid(points, values, saved.workdir / "eval-fid-grid.png")
@@ -138,14 +138,14 @@ def main(
 
 
 def planned(saved: store.Saved, settings: Mapping[str, Any]) -> tuple[config_lib.Config, build.Parts, int | None]:
-    """(configuration, parts, network evaluations a sample) of sampling with some settings. Raises UserError for those that do not do."""
+    """(configuration, parts, network evaluations per sample) for sampler settings. Raises UserError for invalid ones."""
     config = configured(saved.config, settings, saved.codec)
     parts = build.parts(config, saved.codec)
     return config, parts, parts.objective.evaluations(conditional=saved.codec.guided)
 
 
 def _record(out: str) -> epath.Path:
-    """Raises UserError where --out means no file that can be appended to."""
+    """Raises UserError if --out is not a file that can be appended to."""
     path = compare.record(out)
     if not path.parent.is_dir():
         raise UserError(f"--out={out}: there is no folder {path.parent}")
@@ -158,9 +158,9 @@ def _score_files(
     path: str, ref: str | None, num: int | None, network: Callable[[], Network], wanted: Mapping[str, Score], force: bool,
     record: epath.Path | None,
 ) -> int:  # fmt: skip
-    """Scores pictures that are there already."""
+    """Scores pictures in a folder or a file."""
     if ref is None:
-        raise UserError("--ref is missing: what --samples are compared with: a folder, an .npz file, or a data set such as digits")
+        raise UserError("--ref is missing: compare --samples with a folder, an .npz file, or a data set such as digits")
     pictures = of_folder(path, "--samples") if os.path.isdir(path) else of_npz(path, "--samples")
     if pictures is None:
         raise UserError(f"--samples={path} holds no pictures (arr_0, uint8 [N, H, W, 3])")
@@ -176,9 +176,9 @@ def _score_files(
 
 
 def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Score], force: bool) -> None:
-    """Raises UserError for too few samples; for a Fréchet distance it may be forced, and is then only said."""
+    """Raises UserError for too few samples; with `force`, too few for a Fréchet distance is only a warning."""
     if num > MOST:
-        raise UserError(f"--num={num}: {MOST:,} samples are the most that are taken")
+        raise UserError(f"--num={num}: {MOST:,} samples at most")
     if problem := shortage(wanted, num):
         raise UserError(f"--num={num}: {problem}")
     if "fd" in wanted and (problem := too_few(num, network().dim)):
@@ -188,7 +188,7 @@ def check_num(num: int, network: Callable[[], Network], wanted: Mapping[str, Sco
 
 
 def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
-    """The data of a run, or the images behind latents. Data that have changed are warned of."""
+    """The data of a run, or the images behind latents. Logs a warning if the data have changed."""
     codec = saved.codec
     if images := latents.originals(codec.domain, "Give other pictures to compare with: --ref=FOLDER, FILE.npz or a data set."):
         if config.text.embeddings:  # which were prepared for the latents
@@ -198,7 +198,7 @@ def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
         source = build.data_source(config, codec, prepares=False)
     processes.agree("the data", source.fingerprint)
     if why := data_contents.change(files.folder(saved.workdir), saved.manifest, source):
-        logging.warning("The data of %s have changed since it was trained (%s): scores are against what they are now", saved.workdir, why)
+        logging.warning("The data of %s have changed since it was trained (%s): scores compare with the present data", saved.workdir, why)
     return source
 
 
@@ -223,15 +223,15 @@ def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, S
 
 
 def identity(saved: store.Saved) -> str:
-    """What tells a checkpoint from another of the same step that the workdir held before: its sums, or its time."""
+    """Distinguishes a checkpoint from an earlier one of the same step in the workdir: its checksums, or else its time."""
     sums = saved.folder.read(checksums.SUMS, files.TEXT)
     return sums.decode("utf-8", "replace") if sums is not None else str(saved.folder.path().stat().mtime)
 
 
 def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
-    """Prints the scores of some samples and appends them, with their protocol, to the record. Returns them; nothing on other processes.
+    """Prints scores and appends them with their protocol to the record. Returns them; {} except on the coordinator.
 
-    keep: leave the features for a call that comes after
+    keep: keep the features for a later call
     """
     network, reference, pictures = task.using.network, task.reference, given.pictures
     logits = any("logits" in each.needs for each in task.scores.values())
@@ -262,12 +262,12 @@ def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
         say(f"  protocol {line['fingerprint']}, in {task.record}")
     else:
         say(f"  protocol {line['fingerprint']}: {', '.join(f'{field} {value}' for field, value in protocol.items())}")
-        say("  not kept: --out=FILE appends them to a file, for --compare")
+        say("  not recorded: --out=FILE appends them to a file, for --compare")
     return values
 
 
 def show_grid(points: Mapping[str, Sequence[Any]], values: Sequence[Mapping[str, float]], path: epath.Path) -> None:
-    """Prints the first score of every combination, and draws it."""
+    """Prints and plots the first score of every combination."""
     name = next(iter(values[0]))
     first = [each[name] for each in values]
     say(grid.table(points, first, name))
@@ -276,9 +276,9 @@ def show_grid(points: Mapping[str, Sequence[Any]], values: Sequence[Mapping[str,
 
 
 def formatted(values: Mapping[str, float], remark: str = "") -> list[str]:
-    """The scores, a line each, an error beside what it is the error of.
+    """One line per score, with its standard error.
 
-    remark: what has to be known of the Fréchet distance
+    remark: caveat about the Fréchet distance
     """
     lines = []
     for name, value in values.items():

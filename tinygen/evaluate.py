@@ -1,4 +1,4 @@
-"""The objective's own metrics on held-out data, during a run and from a checkpoint."""
+"""`tinygen evaluate`: the objective's metrics on held-out data, from a checkpoint."""
 
 import json
 import time
@@ -28,7 +28,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
         raise UserError(
             f"the data of {saved.workdir} have changed since it was trained ({why}):\n"
-            "what is held out now may have been trained on. Put them back as they were."
+            "the held-out split may contain training examples. Restore the original data."
         )
     processes.agree("the data", source.fingerprint)
     parts = build.parts(config, saved.codec)

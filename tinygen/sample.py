@@ -1,4 +1,4 @@
-"""`tinygen sample`: from a checkpoint to samples in files."""
+"""`tinygen sample`: draws samples from a checkpoint and writes them to files."""
 
 import dataclasses
 import functools
@@ -31,17 +31,17 @@ from tinygen.system.terminal import say
 from tinygen.train_step import Tree
 from tinygen.workdir import files
 
-SETTINGS = ("sampler", "guidance", "new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # of any objective
+SETTINGS = ("sampler", "guidance", "new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # of all objectives
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawing:
     """How samples are drawn from a checkpoint.
 
-    step: of the checkpoint; None = the newest
-    ema: with the averaged weights
-    num: of samples; None = one per prompt of a text, or BATCH
-    settings: the objective's settings in place of the recipe's: SETTINGS, nfe
+    step: checkpoint to use; None = the newest
+    ema: use the averaged weights
+    num: number of samples; None = one per text prompt, or BATCH
+    settings: overrides of the recipe's sampler settings: SETTINGS, nfe
     batch_size: samples drawn together
     """
 
@@ -54,12 +54,12 @@ class Drawing:
 
 
 def main(ckpt: str, request: Request, drawing: Drawing, *, out: str | None = None, autoencoder: str | None = None) -> int:
-    """Draws samples and writes them to the folder `out`: a file each, one of all, and `samples.json`, which says how they were made.
+    """Draws samples and writes them to `out`: one file each, an overview, and `samples.json` with their provenance.
 
-    Text is printed as well, a single one while it is written.
+    Text is also printed; a single text is streamed.
 
     out: None = sampled/<step> in the run's workdir
-    autoencoder: as for `find`
+    autoencoder: as in `find`
     """
     saved = find(ckpt, drawing.step, autoencoder)
     config = configured(saved.config, drawing.settings, saved.codec)
@@ -67,7 +67,7 @@ def main(ckpt: str, request: Request, drawing: Drawing, *, out: str | None = Non
     if not parts.objective.generates:
         raise UserError(f"objective {config.objective.name!r} draws no samples")
     if "" in request.stop:
-        raise UserError("--stop is empty: give what a text ends before")
+        raise UserError("--stop is empty: give the string before which a text ends")
     num = drawing.num or next(filter(None, (each.number(request) for each in saved.codec.conditions)), BATCH)
     wanted = asked(saved.codec, request, num, config.objective.get("guidance"))
     latents.check(saved.codec.domain)
@@ -86,13 +86,13 @@ def main(ckpt: str, request: Request, drawing: Drawing, *, out: str | None = Non
         write(folder, items, wanted, saved.codec, provenance)
         say(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", error=saved.codec.medium.printed)
         if "nfe_most" in provenance:
-            nfe = f"{provenance['nfe']:.1f} network evaluations a sample, {provenance['nfe_most']} at most"
+            nfe = f"{provenance['nfe']:.1f} network evaluations per sample, {provenance['nfe_most']} at most"
             say(f"{config.objective.sampler} took {nfe}")
     return 0
 
 
 def _choices(config: Config, codec: Codec) -> dict[str, Any]:
-    """The sampler's settings as far as they act."""
+    """The sampler settings that take effect."""
     chosen = {name: config.objective[name] for name in SETTINGS if name in config.objective}
     return {**chosen, **({"guidance": guidance(config, codec)["guidance"]} if "guidance" in chosen else {}), **stepping(config)}
 
@@ -100,25 +100,25 @@ def _choices(config: Config, codec: Codec) -> dict[str, Any]:
 def _whole(
     weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, config: Config, *, stops: Sequence[str], **options: Any
 ) -> tuple[Any, np.ndarray | None]:
-    """(samples as items of the medium, the network evaluations that each took). options: of `counted`"""
+    """(samples as items of the medium, network evaluations of each). options: of `counted`"""
     del config, stops
     x, evaluations = counted(weights, parts, wanted.cond, negative=wanted.negative, **options)
     return latents.items(parts.codec, np.asarray(x)) if processes.leads() else None, evaluations
 
 
 def _streamed(weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, config: Config, **options: Any) -> tuple[list[str], None]:
-    """(texts, each with its prompt, which are printed as well; None). options: of `stream.texts`"""
+    """Prints the texts. Returns (texts, each after its prompt; None). options: of `tinygen.sampling.text.texts`"""
 
     def show(piece: str) -> None:
         if processes.leads():
             try:
                 say(piece, end="")
-            except BrokenPipeError:  # the reader has seen enough; the files are written all the same
+            except BrokenPipeError:  # the reader has closed the pipe; still write the files
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     if processes.leads() and (warning := writing.too_long(parts, wanted.cond, config.model.get("positions"))):
         say(f"tinygen: {warning}", error=True)
-    prompts = [prompt.encode("utf-8", "replace").decode() for prompt in wanted.words]  # as their tokens are made
+    prompts = [prompt.encode("utf-8", "replace").decode() for prompt in wanted.words]  # as the tokenizer does
     alone = len(prompts) == 1
     show(prompts[0] if alone else "")
     written = writing.texts(weights, parts, wanted.cond, **options, say=show if alone else None)
@@ -128,7 +128,7 @@ def _streamed(weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, con
 
 
 def target(out: str | None, saved: store.Saved) -> files.Folder:
-    """The folder for the samples, which process 0 makes before any work: that may not be possible."""
+    """The folder for the samples. The coordinator creates it before any work; raises UserError if that fails."""
     folder = files.folder(out) if out else files.folder(saved.workdir) / f"sampled/{saved.step}"
     if not processes.leads():
         return folder
@@ -138,12 +138,12 @@ def target(out: str | None, saved: store.Saved) -> files.Folder:
         folder.make()
     except OSError as error:
         option = f"--out={out}" if out else str(folder)
-        raise UserError(f"{option} cannot be made ({error.filename}: {error.strerror}). Give --out=DIR, a folder that can be.") from error
+        raise UserError(f"{option} cannot be made ({error.filename}: {error.strerror}). Give another folder: --out=DIR.") from error
     return folder
 
 
 def write(folder: files.Folder, items: Any, wanted: Asked, codec: Codec, provenance: Mapping[str, Any]) -> None:
-    """Samples as files: a file each, or one of all, as their medium has it, and samples.json."""
+    """Writes the samples, one file each or a single sheet as their medium wants, and samples.json."""
     medium = codec.medium
     names = [f"{index:05d}.{medium.suffix}" for index in range(len(items))] if medium.suffix else []
     for name, item in zip(names, items, strict=False):
@@ -157,7 +157,7 @@ def write(folder: files.Folder, items: Any, wanted: Asked, codec: Codec, provena
 
 
 def _clear(folder: files.Folder) -> None:
-    """Deletes the numbered files of an earlier call, so that none is taken for one of these."""
+    """Deletes the numbered files of an earlier call, so that old and new samples don't mix."""
     names = [entry.name for entry in folder.entries()]
     for name in names if "samples.json" in names else ():
         stem, _, suffix = name.rpartition(".")

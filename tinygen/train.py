@@ -1,4 +1,4 @@
-"""A run: it is opened, claimed and begun; its loop is walked, back from a failure where there is one; and it is finished."""
+"""`tinygen train`: opens and claims the workdir, runs the loop with its rollbacks, and records how the run ended."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -34,13 +34,13 @@ from tinygen.workdir import manifest as rundir
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
     """Trains in `workdir` until config.train.steps, from its newest checkpoint if it has one. Returns the exit status.
 
-    origin: noted with the start: the `recipe`, and the keys `changed` on the command line
+    origin: the `recipe` and the keys `changed` on the command line, for the start event
     """
     runtime.listen(quiet=not processes.leads())
     folder = epath.Path(workdir)
     source, parts = opened(config, folder)
     with lock.own(folder) if processes.leads() else contextlib.nullcontext(), runtime.stop_on_signals() as stop:
-        stop.idle = processes.count() == 1  # of several processes none may go alone
+        stop.idle = processes.count() == 1  # with several processes, all must leave together
         if processes.leads():
             recover(folder)
         check_same_data(folder, config, source)
@@ -58,7 +58,7 @@ def run(
     after_step: Callable[[int, TrainState], None] = lambda step, state: None,
     origin: Mapping[str, Any] | None = None,
 ) -> TrainState:
-    """Everything between a claimed workdir and the final state. `after_step(step, state)` is for those who measure the loop."""
+    """Trains in a claimed workdir and returns the final state. `after_step(step, state)` is a hook for benchmarks."""
     with jax.set_mesh(parts.layout.mesh), Saves(workdir, config, source.codec) as saves:
         own = set_up(config, workdir, source, parts, saves)
         compiling = begin_compiling(own)
@@ -66,7 +66,7 @@ def run(
         processes.agree("the newest checkpoint", str(start))
         state, weights_from = state_at(own, start)
         guard = guard_at(own, state, start)
-        unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several would have to agree at every batch
+        unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several processes would have to agree at every batch
         periodic = make_periodic(config, source, parts, unwanted=unwanted)
         best = Best(saves.workdir, by(config), start)
         saves.best = best.of if config.eval.best else saves.best
@@ -86,31 +86,31 @@ def run(
 
 
 def guard_at(own: Run, state: TrainState, start: int) -> Guard:
-    """The guard as it was after the step from which the run continues."""
+    """The guard as it was after step `start`, where the run resumes."""
     keys, skipped, attempt = own.config.guard, int(state.guard["skipped"]), int(state.guard["attempt"])
     streak = own.saves.streak(start) if start else 0
     return Guard(keys.policy, keys.skips, keys.rollbacks, skipped=skipped, streak=streak, attempt=attempt)
 
 
 def note_start(own: Run, start: int, facts: Mapping[str, Any]) -> None:
-    """Notes the start, and warns where the checkpoint was saved by other versions."""
+    """Records the start, and warns if other versions of JAX or tinygen saved the checkpoint."""
     if start and (changed := rundir.other_versions(store.newest_item(own.workdir, "manifest"), own.saves.manifest)):
-        logging.warning("Resuming with other versions than saved step %d (%s): results may differ in the last bits", start, changed)
+        logging.warning("Step %d was saved by other versions (%s): results may differ in the last bits", start, changed)
     rundir.note(own.saves.workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **facts)
 
 
 def finish(own: Run, state: TrainState, stop: runtime.StopSignal, *, unwritten: int, new: bool) -> None:
-    """Notes how the run ended, and says how to continue. Raises UserError for metrics that could not be written.
+    """Records how the run ended and logs how to continue. Raises UserError if metrics could not be written.
 
-    unwritten: lines of metrics.jsonl
-    new: whether anything was done
+    unwritten: number of lines of metrics.jsonl that could not be written
+    new: whether any work was done
     """
     reached, workdir, place = int(state.step), own.workdir, own.saves.workdir
     if unwritten:
-        raise UserError(f"{workdir}: step {reached} is saved, but the last {unwritten} lines of metrics.jsonl found no room")
+        raise UserError(f"{workdir}: step {reached} is saved, but the last {unwritten} lines of metrics.jsonl could not be written")
     if stop.early:
         rundir.note(place, reached, "stopped", signal=stop.name)
-        logging.info("Stopped by %s at step %d, which is saved. The same command goes on from there.", stop.name, reached)
+        logging.info("Stopped by %s at step %d, which is saved. The same command resumes from there.", stop.name, reached)
         return
     if new:
         rundir.note(place, reached, "finished")

@@ -219,7 +219,7 @@ def saved(tmp_path_factory, recipe):
         ("--sampler=hen", "did you mean 'heun'?"),
         ("--sampler=average", "takes whole steps of an average velocity"),
         ("--time_grid=shfted", "did you mean 'shifted'?"),
-        ("--shift=2", "--shift=2.0 does nothing here: it needs --time_grid=shifted"),
+        ("--shift=2", "--shift=2.0 has no effect here: it needs --time_grid=shifted"),
     ],
 )
 def test_asking_a_checkpoint_for_what_it_does_not_know_is_refused(refused, saved, flag, said):

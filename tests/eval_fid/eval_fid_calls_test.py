@@ -36,7 +36,7 @@ def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_to
 
 
 def test_more_samples_than_anyone_means_are_refused_before_the_network_draws_one(run):
-    with pytest.raises(UserError, match=r"^--num=10000001: 10,000,000 samples are the most that are taken$"):
+    with pytest.raises(UserError, match=r"^--num=10000001: 10,000,000 samples at most$"):
         run(num=10_000_001)
     assert not (run.workdir / "eval.jsonl").exists()
 
@@ -123,7 +123,7 @@ def test_scores_of_pictures_are_printed_and_nothing_is_written_beside_them(run, 
         said = capsys.readouterr().out
         assert "  fd_toy " in said
         assert "features toy, weights_sha256 " in said
-        assert said.endswith("  not kept: --out=FILE appends them to a file, for --compare\n")
+        assert said.endswith("  not recorded: --out=FILE appends them to a file, for --compare\n")
     assert contents(photos) == before
     assert not (run.workdir / "eval.jsonl").exists()
 
@@ -195,7 +195,7 @@ def test_scores_are_shown_with_their_errors_and_what_they_lack():
 
 def test_a_run_that_draws_no_pictures_is_refused(run, classifier, tmp_path):
     workdir = shutil.copytree(classifier, tmp_path / "classifier")
-    with pytest.raises(UserError, match="objective 'classification' draws no samples: there is nothing to compare"):
+    with pytest.raises(UserError, match="objective 'classification' draws no samples to score"):
         run(ckpt=str(workdir))
 
 

@@ -124,14 +124,14 @@ def test_a_record_that_is_no_file_or_too_large_is_refused_before_it_is_read(reco
 
 @pytest.mark.parametrize("places", [["a"], ["a", "b", "c"]])
 def test_two_places_are_compared_no_fewer_and_no_more(places):
-    with pytest.raises(UserError, match="--compare takes two places"):
+    with pytest.raises(UserError, match="--compare takes two workdirs"):
         main(places, [])
 
 
 def test_the_command_line_takes_both_places_after_one_flag(record, capsys):
     a, b = record("a", line()), record("b", line(dict(nfe=50)))
     assert cli.main(["eval-fid", "--compare", a, b]) == 2
-    assert capsys.readouterr().err.startswith("tinygen: these scores were measured by different protocols")
+    assert capsys.readouterr().err.startswith("tinygen: these scores have different protocols")
     assert cli.main(["eval-fid", "--compare", a, b, "--allow=nfe"]) == 0
     assert cli.main(["eval-fid", f"--compare={a}", f"--compare={b}", "--allow", "nfe"]) == 0
     assert cli.main(["eval-fid", "--allow=nfe", "--compare"]) == 2

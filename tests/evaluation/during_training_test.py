@@ -204,7 +204,7 @@ def test_values_that_no_run_could_use_are_refused_before_anything_heavy(tiny, ev
 
 def test_a_run_without_samples_cannot_be_scored(curve, classifier, tmp_path):
     config = curve(eval=dict(every=5, features=str(classifier), num=24))
-    with pytest.raises(UserError, match="objective 'toy_squared_error' draws no samples: there is nothing to compare"):
+    with pytest.raises(UserError, match="objective 'toy_squared_error' draws no samples to score"):
         train.main(config, str(tmp_path / "run"))
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -133,7 +133,7 @@ def test_a_model_whose_samples_are_no_pictures_is_refused(model, curve):
     check_draws_pictures(model[0], "flow")
     config = curve()
     parts = build.parts(config, build.data_source(config).codec)
-    with pytest.raises(UserError, match="objective 'toy_squared_error' draws no samples: there is nothing to compare"):
+    with pytest.raises(UserError, match="objective 'toy_squared_error' draws no samples to score"):
         check_draws_pictures(parts, config.objective.name)
     with pytest.raises(UserError, match="scores compare pictures, and this model's samples are curve"):
         check_draws_pictures(dataclasses.replace(model[0], codec=parts.codec), "flow")

@@ -43,7 +43,7 @@ def test_a_setting_given_twice_is_refused():
 
 def test_more_combinations_than_anyone_means_are_refused():
     many = ",".join(map(str, range(1, 12)))
-    with pytest.raises(UserError, match="--grid: 110 combinations are asked for, at most 100"):
+    with pytest.raises(UserError, match="--grid: 110 combinations, at most 100"):
         parse([f"nfe={many}", "guidance=1,2,3,4,5,6,7,8,9,10"])
 
 

@@ -77,7 +77,7 @@ def test_no_file_no_archive_and_half_of_one_are_refused(npz, tmp_path):
     whole = (tmp_path / npz(arr_0=noise(4, 8, 8, 3))).read_bytes()
     (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
     for name in ("text.npz", "half.npz"):
-        with pytest.raises(UserError, match=r"^--samples=\S+ is no \.npz file that can be read \(.*\)$"):
+        with pytest.raises(UserError, match=r"^--samples=\S+ is not an \.npz file that can be read \(.*\)$"):
             of_npz(str(tmp_path / name), "--samples")
 
 

@@ -123,7 +123,7 @@ def test_a_file_that_goes_or_is_damaged_is_named_in_one_line(folder, harm):
     reads = list(of_folder(str(place), "--samples").reads(0))
     harm(place / "b.png")
     assert reads[0]().shape == (9, 9, 3)
-    with pytest.raises(UserError, match=r"b\.png cannot be read \(.+\): mend it or take it away$") as refused:
+    with pytest.raises(UserError, match=r"b\.png cannot be read \(.+\): repair or remove it$") as refused:
         reads[1]()
     assert len(str(refused.value).splitlines()) == 1
 
@@ -176,7 +176,7 @@ def test_a_picture_that_has_become_another_since_its_folder_was_looked_at_is_ref
     place = folder(a=Image.fromarray(noise(9, 9, 3)))
     (read,) = of_folder(str(place), "--samples").reads(0)
     Image.fromarray(noise(30, 30, 3)).save(place / "a.png")
-    with pytest.raises(UserError, match=r"a\.png cannot be read \(it has changed since it was looked at\)"):
+    with pytest.raises(UserError, match=r"a\.png cannot be read \(it has changed while being read\)"):
         read()
 
 

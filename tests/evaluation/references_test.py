@@ -111,7 +111,7 @@ def test_a_file_of_statistics_that_is_damaged_is_refused(file, toy_network):
     path = Path(file(mu=MEAN, sigma=COVARIANCE))
     content = path.read_bytes()
     path.write_bytes(content.replace(COVARIANCE[3].tobytes(), COVARIANCE[4].tobytes()))
-    with pytest.raises(UserError, match=r"no \.npz file that can be read \(Bad CRC-32"):
+    with pytest.raises(UserError, match=r"not an \.npz file that can be read \(Bad CRC-32"):
         find(str(path), toy_network, None)
 
 

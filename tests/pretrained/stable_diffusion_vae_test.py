@@ -152,7 +152,7 @@ def test_a_file_that_is_no_such_autoencoder_is_refused_with_the_first_tensors_th
     path = write(change(arrays))
     with pytest.raises(UserError, match=said) as caught:
         autoencoder.load(path, "--vae")
-    assert str(caught.value).startswith(f"--vae={path}: no autoencoder of latent diffusion")
+    assert str(caught.value).startswith(f"--vae={path}: not an autoencoder of latent diffusion")
     assert "\n" not in str(caught.value)
 
 

@@ -138,7 +138,7 @@ def test_a_mistake_is_told_of_and_nothing_is_written(draw, tmp_path, options, sa
 
 def test_where_the_encoder_is_gone_it_is_asked_for(draw, monkeypatch):
     monkeypatch.setattr(text_encoder, "load", told.loading(told.encoder("/moved")))
-    with pytest.raises(UserError, match=r"there is no such folder\nWhere it has moved, give --encoder=DIR"):
+    with pytest.raises(UserError, match=r"there is no such folder\nIf it has moved, give --encoder=DIR"):
         draw()
 
 

@@ -17,7 +17,7 @@ def test_a_refusal_of_other_data_leaves_the_run_as_it_was(curve, add_row, tmp_pa
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.suffix in (".json", ".jsonl")}
     other = dataclasses.replace(build.data_source(curve()), fingerprint="another sine")
     add_row("data", "toy_sine", lambda *, num: other, dict(num=64))
-    with pytest.raises(UserError, match="Put them back as they were"):
+    with pytest.raises(UserError, match="Restore them, or give another --workdir"):
         train.main(curve(train=dict(steps=4)), str(tmp_path / "run"))
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.suffix in (".json", ".jsonl")} == before
 

@@ -182,7 +182,7 @@ def test_originals_that_are_gone_or_have_changed_ask_for_another_reference(finis
         (dict(images="0" * 16), "they have changed since"),
         (dict(data=dict(name="digits9")), "unknown data set"),
     ):
-        with pytest.raises(UserError, match=rf"cannot be had: (.|\n)*{told}(.|\n)*give --ref"):
+        with pytest.raises(UserError, match=rf"cannot be read: (.|\n)*{told}(.|\n)*give --ref"):
             originals(dataclasses.replace(about, **changes), "give --ref")
 
 

@@ -89,7 +89,7 @@ def test_fewer_steps_than_there_are_train_nothing_and_say_so(trained, said, capl
     text = caplog.text
     rates, warnings = said()
     assert warnings == [
-        "this run is at step 6, and config.train.steps=3: there is nothing left to train. To train on, give more: --config.train.steps=12"
+        "this run is at step 6, and config.train.steps=3: there is nothing left to train. To continue, raise --config.train.steps=12"
     ]
     assert rates == []
     assert "to step 3" not in text

@@ -28,7 +28,7 @@ def chosen(codec=LABELLED, name="flow", **settings):
 
 
 def test_guidance_asked_of_a_model_without_conditions_is_refused():
-    with pytest.raises(UserError, match=r"^--guidance=3.0: this model was trained without labels or captions to guide by; leave it out$"):
+    with pytest.raises(UserError, match=r"^--guidance=3.0: this model was trained without labels or captions; omit it$"):
         chosen(PLAIN, guidance=3.0)
     assert chosen(PLAIN, guidance=1.0).objective.guidance == 1.0
     assert chosen(PLAIN).objective.guidance == 1.5  # the recipe's own is off without a condition
@@ -38,12 +38,12 @@ def test_guidance_asked_of_a_model_without_conditions_is_refused():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (dict(tolerance=0.01), "--tolerance=0.01 does nothing here: it needs --sampler=dopri5"),
-        (dict(shift=2.0), "--shift=2.0 does nothing here: it needs --time_grid=shifted"),
-        (dict(shift=2.0, time_grid="logit_normal"), "--shift=2.0 does nothing here"),
-        (dict(sampler="dopri5", time_grid="shifted"), "--time_grid=shifted does nothing here: it needs a sampler other than dopri5"),
-        (dict(sampler="dopri5", shift=2.0), "--shift=2.0 does nothing here: it needs --time_grid=shifted and a sampler other than dopri5"),
-        (dict(name="meanflow", guidance=2.0), "--guidance: objective 'meanflow' has no such setting: its guidance was learnt"),
+        (dict(tolerance=0.01), "--tolerance=0.01 has no effect here: it needs --sampler=dopri5"),
+        (dict(shift=2.0), "--shift=2.0 has no effect here: it needs --time_grid=shifted"),
+        (dict(shift=2.0, time_grid="logit_normal"), "--shift=2.0 has no effect here"),
+        (dict(sampler="dopri5", time_grid="shifted"), "--time_grid=shifted has no effect here: it needs a sampler other than dopri5"),
+        (dict(sampler="dopri5", shift=2.0), "--shift=2.0 has no effect here: it needs --time_grid=shifted and a sampler other than dopri5"),
+        (dict(name="meanflow", guidance=2.0), "--guidance: objective 'meanflow' has no such setting: its guidance is fixed"),
         (dict(name="edm", time_grid="shifted"), "--time_grid: objective 'edm' has no such setting"),
     ],
 )

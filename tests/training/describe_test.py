@@ -32,7 +32,7 @@ def test_a_description_names_the_data_the_parameters_the_work_and_the_memory(des
     assert f"{total:,} parameters" in said
     assert "9,000 examples to train on, 1,000 held out; 6 labels: black, brown, " in said
     assert "x float32[64, 16, 16, 3], label int32[64]" in said
-    assert re.search(r"FLOPs a step, .* an example", said)
+    assert re.search(r"FLOPs per step, .* per example", said)
     assert re.search(r"memory per device: parameters .*, EMA .*, optimizer ", said)
     assert re.search(r"during a step .*: .* in total, .* \(arguments .*, results ", said)
     assert "mesh: data 8 x fsdp 1 x tensor 1" in said

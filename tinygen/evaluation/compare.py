@@ -1,4 +1,4 @@
-"""`tinygen eval-fid --compare A B`: two scores side by side, where their protocols are alike; and where a call keeps its scores."""
+"""`tinygen eval-fid --compare A B`: shows two scores of the same protocol side by side; reads the record of scores."""
 
 import collections
 import itertools
@@ -17,18 +17,18 @@ from tinygen.system.terminal import say
 from tinygen.workdir.files import MIB, folder
 
 RECORD = "eval.jsonl"
-LARGEST = 4 * MIB  # of a record that is read, at its end
-NEWEST = 100  # of its scores that are compared
-APART = ("_stderr", "_std", "_infinity")  # what stands beside a score
+LARGEST = 4 * MIB  # read from the end of a record
+NEWEST = 100  # newest scores of a record that are compared
+APART = ("_stderr", "_std", "_infinity")  # suffixes of fields that belong to a score
 
 
 def main(places: Sequence[str], allowed: Sequence[str]) -> int:
-    """Prints the newest like scores of two runs, folders or eval.jsonl files. Raises UserError, naming the fields, where none are alike.
+    """Prints the newest comparable scores of two runs, folders or eval.jsonl files. Raises UserError, naming the fields, if none are.
 
-    allowed: fields of the protocol that may differ, since they are what is compared
+    allowed: fields of the protocol that may differ
     """
     if len(places) != 2:
-        raise UserError("--compare takes two places, workdirs or files that --out named: --compare runs/a scores.jsonl")
+        raise UserError("--compare takes two workdirs or files given to --out: --compare runs/a scores.jsonl")
     records = [lines(place) for place in places]
     fields = {field for line in itertools.chain(*records) for field in line["protocol"]}
     for field in allowed:
@@ -40,8 +40,8 @@ def main(places: Sequence[str], allowed: Sequence[str]) -> int:
     if differing := unlike(one["protocol"], other["protocol"], allowed):
         names = ",".join(each.partition(":")[0] for each in differing)
         raise UserError(
-            f"these scores were measured by different protocols and cannot be compared: {'; '.join(differing)}.\n"
-            f"Score one again as the other was; if that difference is what you compare: --allow={names}"
+            f"these scores have different protocols and cannot be compared: {'; '.join(differing)}.\n"
+            f"Rescore one with the other's protocol, or allow the difference: --allow={names}"
         )
     shared = common(one, other)
     if not shared:
@@ -59,7 +59,7 @@ def common(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def lines(place: str) -> list[dict[str, Any]]:
-    """The lines of a record that have a protocol, the newest first. Raises UserError where there is none."""
+    """The lines of a record that have a protocol, newest first. Raises UserError if there are none."""
     path = record(place)
     above = folder(path.parent)
     if above.type_of(path.name) is None:
@@ -72,7 +72,7 @@ def lines(place: str) -> list[dict[str, Any]]:
     for text in texts:
         try:
             line = json.loads(text or b"")
-        except (ValueError, RecursionError):  # torn, or no line of ours
+        except (ValueError, RecursionError):  # torn or foreign
             continue
         if isinstance(line, dict) and isinstance(line.get("protocol"), dict):
             found.appendleft(line)
@@ -82,7 +82,7 @@ def lines(place: str) -> list[dict[str, Any]]:
 
 
 def record(place: str) -> epath.Path:
-    """The file of scores that a path means: that file, or eval.jsonl in that folder."""
+    """The record at a path: the file itself, or eval.jsonl in the folder."""
     path = epath.Path(place)
     return path / RECORD if path.is_dir() else path
 
@@ -102,7 +102,7 @@ def about(line: Mapping[str, Any]) -> str:
 
 
 def row(name: str, width: int, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Both values, their difference, and how many of its standard errors that is, where these are known."""
+    """Both values, their difference, and the difference in standard errors, where known."""
     a, b = one[name], other[name]
     errors = [error for line in (one, other) if isinstance(error := line.get(f"{name}_stderr"), float)]
     text = f"  {name:<{width}}  {a:.5g}  {b:.5g}  {b - a:+.3g}"

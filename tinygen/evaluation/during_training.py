@@ -1,4 +1,4 @@
-"""Scores of a run's samples while it learns: the same noise, labels and pictures to compare with every time."""
+"""Scores of samples during training, with the same noise, labels and reference every time."""
 
 import functools
 import itertools
@@ -27,17 +27,17 @@ from tinygen.train_step import TrainState, Tree
 
 
 class Scored(NamedTuple):
-    """values: by name, for metrics.jsonl. rank: of the averaged weights, by the first of the scores: less is better"""
+    """values: by name, for metrics.jsonl. rank: the first score of the averaged weights, signed so that less is better"""
 
     values: dict[str, float]
     rank: float
 
 
-AVERAGED = "eval_ema_"  # before the names of scores of the averaged weights; raw ones have eval_
+AVERAGED = "eval_ema_"  # prefix of scores of the averaged weights; those of the raw weights have eval_
 
 
 def scored_network(config: Config) -> tuple[Network, dict[str, Score]]:
-    """The network that config.eval names, and the scores. Raises UserError for one that is not here."""
+    """The feature network and the scores that config.eval names. Raises UserError for unknown or missing ones."""
     keys = config.eval
     network = functools.partial(_network, keys.features, keys.preset if keys.features == "inception" else None, keys.weights or None)
     return network(), chosen([name.strip() for name in keys.scores.split(",")], network, "config.eval.scores", DURING)
@@ -45,12 +45,12 @@ def scored_network(config: Config) -> tuple[Network, dict[str, Score]]:
 
 @functools.lru_cache(maxsize=1)
 def _network(features: str, preset: str | None, weights: str | None) -> Network:
-    """Read once: at the start, when a run can still be refused."""
+    """Read once, at the start, when a run can still be refused."""
     return load.load(features, preset=preset, weights=weights, option="config.eval.features")
 
 
 def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> None:
-    """Raises UserError for scores that this run cannot be given."""
+    """Raises UserError for scores that cannot be computed for this run."""
     if config.eval.every:
         check_draws_pictures(parts, config.objective.name)
         network, scores = scored_network(config)
@@ -64,17 +64,17 @@ def check_scoring(config: Config, source: DataSource, parts: build.Parts) -> Non
 
 def compared_with(source: DataSource) -> DataSource:
     """The data, or the images behind latents."""
-    return originals(source.codec.domain, "Put them back, or take no scores: --config.eval.every=0.") or source
+    return originals(source.codec.domain, "Restore them, or turn scores off: --config.eval.every=0.") or source
 
 
 def make_scoring(
     config: Config, source: DataSource, parts: build.Parts, unwanted: Callable[[], bool] = lambda: False, few: int = 0
 ) -> Callable[[TrainState], Scored | None]:
-    """state -> scores: `eval_ema_*` of the averaged weights and, with config.eval.raw, `eval_*`; None once they are unwanted.
+    """state -> scores: `eval_ema_*` of the averaged weights and, with config.eval.raw, `eval_*`; None if interrupted.
 
-    The network and the features of the data are made ready at the first call.
+    The first call loads the network and computes the features of the data.
 
-    few: take no more samples and no more of the data than these; 0 = as config.eval says
+    few: use at most this many samples and reference pictures; 0 = as in config.eval
     """
     keys = config.eval
     num = few or keys.num
@@ -121,7 +121,7 @@ def make_scoring(
 
 
 def by(config: Config) -> str | None:
-    """What decides a score of this run: scores by other rules are not compared with it. None where none will be taken."""
+    """Fingerprint of all settings that scores of this run depend on; only equal ones compare. None if scoring is off."""
     if not config.eval.every:
         return None
     network, scores = scored_network(config)

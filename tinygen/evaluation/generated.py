@@ -1,4 +1,4 @@
-"""Samples of a checkpoint as the pictures that a score compares: drawn when they are asked for, never on the disk."""
+"""Samples of a checkpoint as pictures for scoring: drawn lazily, never written to disk."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def of_model(
 ) -> Pictures:  # fmt: skip
     """`num` samples, `size` drawn at a time. Sample i depends on the weights, the conditions, the seed and i.
 
-    step: as for `draw.drawn`
+    step: as in `draw.drawn`
     """
 
     def reads(start: int) -> Iterator[Read]:
@@ -35,21 +35,20 @@ def of_model(
 
 
 def check_draws_pictures(parts: build.Parts, objective: str) -> None:
-    """Raises UserError for a model whose samples no score can compare, and for latents without their autoencoder."""
+    """Raises UserError for a model whose samples cannot be scored, and for latents without their autoencoder."""
     if not parts.objective.generates:
-        raise UserError(f"objective {objective!r} draws no samples: there is nothing to compare")
+        raise UserError(f"objective {objective!r} draws no samples to score")
     if not parts.codec.medium.comparable:
         raise UserError(f"scores compare pictures, and this model's samples are {parts.codec.medium.noun}")
     latents.check(parts.codec.domain)
 
 
 def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) -> tuple[Batch, str]:
-    """(the conditions of `num` samples, the rule that gave them, for a protocol).
+    """(conditions of `num` samples, the rule behind them, for the protocol).
 
-    labels: ["data"] = those of the reference's examples, captions likewise, so that both have them equally often | ["all"] = every
-        label in turn, or every prompt that the codec has for an example | labels in turn. Embeddings of captions are the
-        reference's alone
-    reference: the examples of the reference, where they are a split of the data
+    labels: ["data"] = labels or captions of the reference's examples, at the same frequencies | ["all"] = every label, or example
+        prompt of the codec, in turn | label names, in turn. Caption embeddings can only be the reference's
+    reference: the examples of the reference, if it is a split of the data
     """
     guiding = [each for each in codec.conditions if each.guides]
     asked_for_nothing = list(labels) in (["data"], ["all"])
@@ -60,7 +59,7 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
         return codec.encode(num), "none"
     if any(each.needs_examples for each in guiding) and (list(labels) != ["data"] or reference is None):
         raise UserError(
-            "this model is told captions by a text encoder: score it with those of a split of its own data, "
+            "this model is conditioned on encoded captions: score it with those of a split of its own data, "
             "--labels=data and --ref=train or validation"
         )
     if not asked_for_nothing:
@@ -70,7 +69,7 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
     if reference is None:
         nouns = " or ".join(f"{each.noun}s" for each in guiding)
         raise UserError(f"--labels=data: the reference has no {nouns} of this model's data; give --labels=all, or names")
-    order = np.random.default_rng(0).permutation(len(reference))[:num]  # they may lie class by class
+    order = np.random.default_rng(0).permutation(len(reference))[:num]  # they may be sorted by class
     cond: Batch = {}
     for each in guiding:
         cond |= each.of_examples(reference, np.resize(order, num))
@@ -78,9 +77,9 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
 
 
 def told_by(cond: Batch, pictures: Pictures | None) -> dict[str, Any]:
-    """What tells conditions from others: themselves, or for those that are read when they are asked for whose they are.
+    """Identifies conditions for a fingerprint: by value, or by index and source if they are read lazily.
 
-    pictures: the reference whose conditions they are, where they are one's
+    pictures: the reference that the conditions belong to, if any
     """
     rows = {name: rows.index if isinstance(rows, Rows) else rows for name, rows in cond.items()}
     read = any(isinstance(each, Rows) for each in cond.values())

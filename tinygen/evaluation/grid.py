@@ -1,4 +1,4 @@
-"""Scores over a grid of sampler settings: which combinations, a table, a plot."""
+"""Scores over a grid of sampler settings: parsing, combinations, a table, a plot."""
 
 import itertools
 import math
@@ -13,12 +13,12 @@ from tinygen.media import curve, image
 from tinygen.workdir.files import folder
 
 TYPES = {"nfe": int, "guidance": float, "sampler": str, "time_grid": str, "shift": float, "tolerance": float}
-WIDE = 8  # times the least value the greatest is, from where on an axis is logarithmic
-MOST = 100  # combinations; more is a slip
+WIDE = 8  # ratio of greatest to least value from which an axis is logarithmic
+MOST = 100  # combinations; more is a typing error
 
 
 def parse(words: Sequence[str]) -> dict[str, list[Any]]:
-    """{setting: values} of words such as "guidance=1,1.5,2" "nfe=4,25". Raises UserError for what is no such word.
+    """Parses words such as "guidance=1,1.5,2" to {setting: values}. Raises UserError for malformed ones.
 
     >>> parse(["guidance=1,1.5", "nfe=4,25"])
     {'guidance': [1.0, 1.5], 'nfe': [4, 25]}
@@ -37,18 +37,18 @@ def parse(words: Sequence[str]) -> dict[str, list[Any]]:
         except ValueError as error:
             raise UserError(f"--grid {word}: {name} takes {'whole numbers' if TYPES[name] is int else 'numbers'}") from error
     if (num := math.prod(map(len, points.values()))) > MOST:
-        raise UserError(f"--grid: {num} combinations are asked for, at most {MOST} are taken")
+        raise UserError(f"--grid: {num} combinations, at most {MOST} are allowed")
     return points
 
 
 def combinations(points: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination, the last setting fastest; one of nothing where there are no points."""
+    """Every combination, the last setting varying fastest; a single {} if there are no points."""
     for values in itertools.product(*points.values()):
         yield dict(zip(points, values, strict=True))
 
 
 def table(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str) -> str:
-    """A line a combination: the settings and the score. values: in the order of `combinations`"""
+    """One line per combination: settings and score. values: in the order of `combinations`"""
     lines = [[*points, name]] + [
         [*map(str, point.values()), f"{value:.5g}"] for point, value in zip(combinations(points), values, strict=True)
     ]
@@ -57,7 +57,7 @@ def table(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: st
 
 
 def plot(points: Mapping[str, Sequence[Any]], values: Sequence[float], name: str, path: epath.Path) -> bool:
-    """Writes the score against the setting with the most numbers, a curve a combination of the others. Whether there is such a one."""
+    """Plots the score against the numeric setting with the most values, a curve per combination of the rest. False if there is none."""
     numeric = [setting for setting in points if TYPES[setting] is not str and len(points[setting]) > 1]
     if not numeric:
         return False

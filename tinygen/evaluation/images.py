@@ -1,4 +1,4 @@
-"""The pictures that a score compares: a folder, an .npz file or a split of a data set, in a fixed order, read when they are asked for."""
+"""Pictures for scoring, from a folder, an .npz file or a split of a data set: in a fixed order, read lazily."""
 
 import contextlib
 import dataclasses
@@ -22,19 +22,19 @@ from tinygen.evaluation.features.resize import rgb
 from tinygen.system import npy
 
 Read = Callable[[], np.ndarray]
-BLOCK = 64  # pictures that are read at once where they lie side by side
-NAMED = 3  # files left out that a warning names
-IMAGES = ("arr_0", "images", "samples")  # names of an .npz file's array of pictures; the first is what NumPy gives unnamed ones
+BLOCK = 64  # pictures of a split read at once
+NAMED = 3  # skipped files named in a warning
+IMAGES = ("arr_0", "images", "samples")  # names of an .npz file's array of pictures; NumPy's default name first
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pictures:
     """Pictures of any sizes.
 
-    name: for a person
-    fingerprint: of their content and order
-    reads: from a number on, what gives each picture as uint8 [H, W, 3]; to be called in threads
-    left_out: files that lie beside them and cannot be decoded
+    name: shown to the user
+    fingerprint: of content and order
+    reads: first index -> functions that each read one picture, uint8 [H, W, 3]; safe to call from threads
+    left_out: number of files skipped because they cannot be decoded
     """
 
     name: str
@@ -44,15 +44,15 @@ class Pictures:
     left_out: int = 0
 
     def first(self, num: int) -> "Pictures":
-        """The first `num` of them; all where there are no more."""
+        """The first `num` pictures, or all if there are fewer."""
         return dataclasses.replace(self, num=min(num, self.num), fingerprint=f"{self.fingerprint}[:{num}]") if num < self.num else self
 
 
 def of_folder(path: str, option: str) -> Pictures:
-    """Every image file below a folder, in the order of their names, by the rules of `scores.resize.rgb`.
+    """Every image file below a folder, sorted by name, decoded as in `features.resize.rgb`.
 
-    Files that cannot be decoded are left out, as training leaves them out, and a warning names them. So is the grid that
-    `tinygen sample` draws beside its samples, without a word. Raises UserError where no picture remains.
+    Undecodable files are skipped with a warning, as in training; the grid of `tinygen sample` is skipped silently. Raises UserError
+    if no picture remains.
     """
     found = folder_index.index(path, option)
     drawn = os.path.exists(os.path.join(path, "samples.json"))
@@ -82,10 +82,9 @@ def of_folder(path: str, option: str) -> Pictures:
 
 
 def of_npz(path: str, option: str) -> Pictures | None:
-    """The array of pictures, uint8 [N, H, W, 1, 3 or 4], in an .npz file; None where it has none.
+    """The array of pictures, uint8 [N, H, W, 1, 3 or 4], of an .npz file; None if it has none.
 
-    It is read from front to back, and never stands whole in memory. Raises UserError for what is no such file, and for pictures of more
-    pixels than PIL accepts in image files.
+    It is streamed, never whole in memory. Raises UserError for other files, and for pictures of more pixels than PIL accepts.
     """
     with reading(path, option), npy.Npz(path) as archive:
         member = next((name for name in IMAGES if name in archive), None)
@@ -103,7 +102,7 @@ def of_npz(path: str, option: str) -> Pictures | None:
 
     def reads(start: int) -> Iterator[Read]:
         if _stamp(os.stat(path)) != stamp:
-            raise UserError(f"{option}={path} has changed since it was looked at: give the same command again")
+            raise UserError(f"{option}={path} has changed while being read: run the command again")
         with reading(path, option), npy.Npz(path) as archive, archive.open(member) as stream:
             stream.seek(start * size, os.SEEK_CUR)
             for _ in range(start, num):
@@ -116,7 +115,7 @@ def of_npz(path: str, option: str) -> Pictures | None:
 
 
 def of_split(source: DataSource, split: str, name: str) -> Pictures:
-    """A split of a data set, as a model sees it. Raises UserError for data that are no pictures."""
+    """A split of a data set, as a model sees it. Raises UserError for data that are not pictures."""
     if not source.codec.comparable:
         raise UserError(f"{name}: scores compare pictures, and these data are {source.codec.noun}")
     examples = source.splits[split]
@@ -136,7 +135,7 @@ def colour(picture: np.ndarray) -> np.ndarray:
 
 
 def _stamp(found: os.stat_result) -> tuple[int, int]:
-    """What changes when a file does."""
+    """Size and modification time."""
     return found.st_size, found.st_mtime_ns
 
 
@@ -144,12 +143,12 @@ def _decoded(path: str, stamp: tuple[int, int]) -> np.ndarray:
     try:
         with open(path, "rb") as stream:
             if _stamp(os.fstat(stream.fileno())) != stamp:
-                raise ValueError("it has changed since it was looked at")
+                raise ValueError("it has changed while being read")
             with Image.open(stream, formats=pixels.FORMATS) as image:
                 pixels.check_pixels(image)
                 return rgb(image)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(f"{path} cannot be read ({folder_index.reason(error)}): mend it or take it away") from error
+        raise UserError(f"{path} cannot be read ({folder_index.reason(error)}): repair or remove it") from error
 
 
 def digest(path: str) -> str:
@@ -163,7 +162,7 @@ def digest(path: str) -> str:
 
 @contextlib.contextmanager
 def reading(path: str, option: str) -> Iterator[None]:
-    """What a file that is no archive of arrays makes zipfile, zlib and NumPy raise, which may be anything, as one line."""
+    """Turns whatever zipfile, zlib and NumPy raise for a malformed archive into a UserError of one line."""
     try:
         if not Path(path).exists():
             raise UserError(f"{option}={path} is not there")
@@ -173,4 +172,4 @@ def reading(path: str, option: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{option}={path} is no .npz file that can be read ({folder_index.reason(error)})") from error
+        raise UserError(f"{option}={path} is not an .npz file that can be read ({folder_index.reason(error)})") from error

@@ -1,4 +1,4 @@
-"""What samples are compared with: statistics in a file, pictures in a folder or a file, or a split of a data set."""
+"""References for scores: statistics in a file, pictures in a folder or a file, or a split of a data set."""
 
 import json
 import os
@@ -19,16 +19,16 @@ from tinygen.evaluation.images import Pictures, digest, of_folder, of_npz, of_sp
 from tinygen.evaluation.scores import Side
 from tinygen.system import npy
 
-KEYS = (("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov"))  # as files of statistics name them
+KEYS = (("mu", "sigma"), ("ref_mu", "ref_sigma"), ("mean", "cov"))  # in files of statistics
 SPLITS = ("train", "validation")
-UNNAMED = ("folder", "tfds", "latents")  # data sets that a name alone does not tell
+UNNAMED = ("folder", "tfds", "latents")  # data sets that need more than a name
 
 
 class Found(NamedTuple):
-    """What a reference's name means: `statistics`, or `pictures` whose features are yet to be taken, or both.
+    """A reference: `statistics`, or `pictures` whose features are not yet computed, or both.
 
-    examples: those behind the pictures, where they are a split of a data set
-    conditions: what those data can be asked for
+    examples: the examples behind the pictures, if they are a split of a data set
+    conditions: the conditions of those data
     """
 
     statistics: Side | None
@@ -41,8 +41,8 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
     """The reference that `ref` names: train or validation, a split of the run's own data; a data set NAME or NAME:SPLIT; a folder of
     images; an .npz file of pictures or of statistics.
 
-    network: gives the one whose statistics they would be, if a file has to be read by it
-    own: the data of the run that is scored, where there is one
+    network: returns the feature network; called only if a file may hold its statistics
+    own: returns the data of the scored run, if any
     Raises UserError for anything else, and for statistics of another network.
     """
     if ref in SPLITS:
@@ -55,7 +55,7 @@ def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource]
         return Found(None, of_folder(ref, option), None)
     if os.path.isfile(ref):
         pictures = of_npz(ref, option)
-        # Beside pictures they are those of ADM's evaluator, whose way with pictures is the preset adm: of more pictures than the file has.
+        # Statistics beside pictures are those of ADM's evaluator (preset adm), of more pictures than the file holds.
         stated = pictures is None or (holds_statistics(ref, option) and (network().name, network().preset) == ("inception", "adm"))
         return Found(statistics(ref, network(), option) if stated else None, pictures, None)
     name, _, split = ref.partition(":")
@@ -78,10 +78,10 @@ def holds_statistics(path: str, option: str) -> bool:
 
 
 def statistics(path: str, network: Network, option: str) -> Side:
-    """A mean and a covariance that someone has written: of this network, or nobody has said of which.
+    """The mean and covariance in a file, of this network or of an unknown one.
 
-    Shapes are compared before anything is read. Raises UserError for a file without statistics, of another dimension or network, or that
-    are no mean and covariance.
+    Shapes are checked before anything is read. Raises UserError for a file without statistics, or with invalid ones, or of another
+    dimension or network.
     """
     with reading(path, option), npy.Npz(path) as file:
         names = _names(file)
@@ -109,17 +109,17 @@ def statistics(path: str, network: Network, option: str) -> Side:
     for key, value in ours.items():
         if key in about and about[key] != value:
             raise UserError(f"{option}={path} was made with other features: {key} {str(about[key])[:80]}, here {value}")
-    known = about.get("pictures_fingerprint")  # then a score against the statistics is one against those pictures
+    known = about.get("pictures_fingerprint")  # scores against the statistics equal scores against the pictures
     return Side(name=path, num=num, fingerprint=known if isinstance(known, str) else digest(path), mean=mean, covariance=covariance)
 
 
 def _names(file: npy.Npz) -> tuple[str, str] | None:
-    """What the mean and the covariance are called in a file; None where it has none."""
+    """The names of mean and covariance in a file; None if it has none."""
     return next((names for names in KEYS if all(name in file for name in names)), None)
 
 
 def write_statistics(path: Path, side: Side, network: Network) -> None:
-    """The mean and covariance as an .npz file that other tools read too; whole, or not at all."""
+    """Writes mean and covariance as an .npz file that other tools can read. Atomic."""
     about: dict[str, Any] = {
         "network": network.name, "weights_sha256": network.sha256, "preset": network.preset, "pictures": side.name,
         "pictures_fingerprint": side.fingerprint,

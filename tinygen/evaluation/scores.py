@@ -1,4 +1,4 @@
-"""The scores by name: what each needs of the samples, and what it says of them."""
+"""The table of scores: what each needs and how it is computed."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -11,18 +11,18 @@ from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.metrics import frechet, frechet_error, inception_score, kid, neighbours
 from tinygen.evaluation.metrics.moments import moments_of
 
-NEIGHBOURS = 10_000  # of either side, at most, for precision and recall and their kind
-NOTE = "note"  # the field of a score's record that says why a distance is no FID, or not to be trusted
+NEIGHBOURS = 10_000  # at most this many pictures per side, for precision, recall, density and coverage
+NOTE = "note"  # field of a score's record: why a distance is not an FID or not reliable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Side:
     """One of the two sets of pictures that a score compares.
 
-    num: pictures; 0 where nobody has said (statistics that others made)
+    num: number of pictures; 0 if unknown (statistics from elsewhere)
     mean, covariance: float64 [D], [D, D]
-    features: float32 [N, D], where a score needs them
-    logits: float32 [N, K], likewise
+    features: float32 [N, D], if a score needs them
+    logits: float32 [N, K], if a score needs them
     """
 
     name: str
@@ -35,13 +35,13 @@ class Side:
 
 
 class Score(NamedTuple):
-    """compute: (samples, reference, network) -> {name: value}; the first value is what the score is ranked by
+    """compute: (samples, reference, network) -> {name: value}; checkpoints are ranked by the first value
 
-    needs: "pictures": features of the reference too, not only its moments; "logits" of the samples
-    fewest: pictures that it takes at least, of the samples and, where it needs those, of the reference
-    first: the name of that value before it is `named`
-    sign: 1 where less is better, -1 where more is
-    title: for a person
+    needs: "pictures" = features of the reference, not only its moments; "logits" = logits of the samples
+    fewest: the least number of samples and, if it needs "pictures", of reference pictures
+    first: the short name of the first value, see `named`
+    sign: 1 if less is better, -1 if more is
+    title: shown to the user
     """
 
     compute: Callable[[Side, Side, Network], dict[str, float]]
@@ -57,9 +57,9 @@ def chosen(
 ) -> dict[str, Score]:
     """The scores of those names, in that order.
 
-    network: gives the one whose features they compare, if it has to be asked
-    among: all there are; SCORES unless given
-    Raises UserError for one that does not exist, and for one that the network cannot give.
+    network: returns the feature network; called only if needed
+    among: the table; None = SCORES
+    Raises UserError for an unknown score, and for one that the network cannot compute.
     """
     known = among or SCORES
     for name in names:
@@ -80,9 +80,9 @@ def shortage(wanted: Mapping[str, Score], num: int, *, reference: bool = False) 
 
 
 def rules(num: int, num_reference: int) -> str:
-    """How scores of so many samples and pictures of the reference are taken, for the protocol: the same whichever of them are asked for.
+    """The parameters of all scores for these numbers of pictures, for the protocol; independent of which scores are requested.
 
-    num_reference: 0 where it is only a mean and a covariance
+    num_reference: 0 if the reference is only a mean and a covariance
     """
     other = num_reference or num
     return (
@@ -93,9 +93,9 @@ def rules(num: int, num_reference: int) -> str:
 
 
 def named(score: str, network: Network, full_rank: bool = True) -> str:
-    """A score's name in files: "fid" and "kid" over Inception's public weights, and "fd_..." and "kd_..." over all else.
+    """A score's name in files: "fid" and "kid" for Inception's public weights, "fd_..." and "kd_..." for other features.
 
-    full_rank: both sides have more pictures than features; without, a Fréchet distance is no FID but "fd_inception"
+    full_rank: both sides have more pictures than features; otherwise a Fréchet distance is not "fid" but "fd_inception"
     """
     distance = network.distance.lower().replace("-", "_")
     if score == "fd":
@@ -106,12 +106,12 @@ def named(score: str, network: Network, full_rank: bool = True) -> str:
 
 
 def full_rank(num: int, num_reference: int, network: Network) -> bool:
-    """Whether both covariances can have full rank. num_reference: 0 where nobody has said"""
+    """Whether both covariances can have full rank. num_reference: 0 if unknown"""
     return min(num, num_reference or num) > network.dim
 
 
 def note(num: int, num_reference: int, network: Network) -> str:
-    """What a reader of the Fréchet distance has to know: why it is no FID, or not to be trusted; "" where there is nothing."""
+    """Why a Fréchet distance is not an FID or not reliable; "" if it is both."""
     found = ["unknown weights"] if network.name == "inception" and network.distance != "FID" else []
     for side, count in (("samples", num), ("reference pictures", num_reference)):
         if 0 < count <= network.dim:
@@ -125,7 +125,7 @@ def plain(samples: Side, reference: Side, network: Network) -> dict[str, float]:
 
 
 def with_error(samples: Side, reference: Side, network: Network) -> dict[str, float]:
-    """The Fréchet distance, and from enough samples its standard error and what it would be of infinitely many samples."""
+    """The Fréchet distance and, given enough samples, its standard error and its extrapolation to infinitely many samples."""
     distance, rows = frechet.distance_from(reference.mean, reference.covariance), features(samples)
     name = named("fd", network, full_rank(samples.num, reference.num, network))
     given = {name: distance(samples.mean, samples.covariance)}
@@ -163,13 +163,13 @@ def features(side: Side) -> np.ndarray:
 
 
 def some(side: Side) -> np.ndarray:
-    """The features of NEIGHBOURS of the pictures from all over: they may lie class by class."""
+    """The features of NEIGHBOURS random pictures: pictures may be sorted by class."""
     rows = features(side)
     return rows if len(rows) <= NEIGHBOURS else rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:NEIGHBOURS])]
 
 
 def side_of(name: str, fingerprint: str, rows: np.ndarray, logits: np.ndarray | None = None) -> Side:
-    """The pictures whose features are `rows`."""
+    """The side whose features are `rows`."""
     moments = moments_of(rows)
     return Side(
         name=name, num=len(rows), fingerprint=fingerprint, mean=moments.mean, covariance=moments.covariance, features=rows, logits=logits
@@ -184,4 +184,5 @@ SCORES: Mapping[str, Score] = {
     "is": Score(inception, ("logits",), inception_score.FEWEST, "is", -1, "Inception Score"),
 }
 
-DURING = {**SCORES, "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance")}  # while a run learns: the error takes longer than the score
+# During training, without the standard error: it takes longer than the score.
+DURING = {**SCORES, "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance")}

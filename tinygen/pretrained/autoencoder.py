@@ -1,4 +1,4 @@
-"""Trained autoencoders by where they are: a file of the public ones' weights, or a run of objective autoencoder."""
+"""Loads trained autoencoders from a file of public weights or from a run of objective autoencoder."""
 
 import os
 from collections.abc import Callable
@@ -23,15 +23,15 @@ class Autoencoder:
     """A frozen autoencoder, in float32.
 
     name: of its file, or of the run's folder
-    sha256: of the file's bytes; of a run's weights, whichever file they are in
-    factor: pixels a side that a latent's side stands for: images' sides are multiples of it
-    channels: of a latent
+    sha256: of the file's bytes, or of a run's weights
+    factor: spatial downsampling factor; divides the sides of images
+    channels: of the latents
     image_channels: 1 (grey) or 3 (RGB)
-    variables: the weights, a tree of the host's arrays
+    variables: the weights, a tree of host arrays
     encode: (variables, x [B, H, W, image_channels] in [-1, 1]) -> (mean, σ) of the latents, each [B, H/factor, W/factor, channels]
     decode: (variables, z [B, h, w, channels]) -> x [B, factor·h, factor·w, image_channels]
 
-    Both are pure, to be jitted. encode raises UserError for an image whose sides `factor` does not divide.
+    Both are pure and jittable. encode raises UserError for images whose sides `factor` does not divide.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Autoencoder:
 
 
 def load(source: str, option: str) -> Autoencoder:
-    """The autoencoder of a .safetensors file with public weights, or of a run's averaged weights, whose workdir is given.
+    """Loads the autoencoder from a .safetensors file of public weights or, averaged, from a run's workdir.
 
-    option: what the source was given as
-    Raises UserError where there is none.
+    option: the command-line option that gave the source, for messages
+    Raises UserError if there is none.
     """
     if os.path.isfile(source):
         return of_file(source, option)
@@ -58,18 +58,18 @@ def load(source: str, option: str) -> Autoencoder:
 
 
 def of_file(path: str, option: str) -> Autoencoder:
-    """The autoencoder of a file in one of the formats of `weights.read`, Stable Diffusion's or another of its architecture."""
+    """Loads Stable Diffusion's autoencoder, or another of its architecture, from a file that `weights.read` accepts."""
     arrays, sha256 = weights.read(path)
     try:
         sizes, params = stable_diffusion_vae.from_file(arrays)
     except ValueError as error:
-        raise UserError(f"{option}={path}: no autoencoder of latent diffusion (AutoencoderKL): {error}") from error
+        raise UserError(f"{option}={path}: not an autoencoder of latent diffusion (AutoencoderKL): {error}") from error
     name = os.path.basename(path)
     return _frozen(name, sha256, lambda rngs: stable_diffusion_vae.create(sizes, rngs), {"params": params, "buffers": {}})
 
 
 def of_run(ckpt: str, option: str) -> Autoencoder:
-    """The averaged weights of a run of objective autoencoder. Raises UserError for a run of another."""
+    """Loads the averaged weights of a run of objective autoencoder. Raises UserError for a run of another objective."""
     saved = store.find(ckpt, option=option)
     if saved.config.objective.name != "autoencoder":
         raise UserError(

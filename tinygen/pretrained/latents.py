@@ -1,4 +1,4 @@
-"""From a model's domain to its medium: values as they are, latents through the autoencoder that made them."""
+"""Maps a model's domain to its medium: identity, or decoding latents with the autoencoder that made them."""
 
 import functools
 import json
@@ -21,33 +21,33 @@ from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder
 
 OPTION = "--autoencoder (config.data.autoencoder)"
-PIXELS = 2**18  # that a device decodes at once: 256 features of each take 256 MiB
+PIXELS = 2**18  # decoded at once per device: 256 features of each take 256 MiB
 
 
 def check(domain: Domain) -> None:
-    """Reads the autoencoder of latents, which stays. Raises UserError where it is not there, or not the one that made them."""
+    """Loads and caches the autoencoder of latents. Raises UserError if it is missing or not the one that made them."""
     if isinstance(domain, Latents):
         _decoding(domain)
 
 
 def to_medium(domain: Domain, x: np.ndarray) -> np.ndarray:
-    """x [N, ...] of a model's domain as the medium has it: latents become images [N, H, W, C] in [-1, 1], or a little beyond.
+    """Maps x [N, ...] of a model's domain to the medium: latents become images [N, H, W, C] in [-1, 1], or slightly beyond.
 
-    Each process that calls this decodes all it gives, on its own devices. Raises what `check` does.
+    Each calling process decodes all of x on its own devices. Raises UserError as `check` does.
     """
     return _decoding(domain)(domain.unscaled(x)) if isinstance(domain, Latents) else x
 
 
 def items(codec: Codec, x: np.ndarray) -> Any:
-    """x [N, ...] of a model's domain as items of its medium: uint8 images [N, H, W, C], texts. Raises what `check` does."""
+    """x [N, ...] of a model's domain as items of its medium: uint8 images [N, H, W, C], texts. Raises UserError as `check` does."""
     return codec.medium.decode(to_medium(codec.domain, x))
 
 
 def originals(domain: Domain, cure: str) -> DataSource | None:
-    """The images behind latents, which samples are compared with; None for data that are no latents.
+    """The images behind latents, with which samples are compared; None for data that are not latents.
 
-    cure: what to do if they are gone, for the message
-    Raises UserError then, and if they have changed.
+    cure: advice for the error message
+    Raises UserError if the images are gone or have changed.
     """
     if not isinstance(domain, Latents):
         return None
@@ -56,13 +56,13 @@ def originals(domain: Domain, cure: str) -> DataSource | None:
         if source.fingerprint != domain.images:
             raise UserError(f"they have changed since ({domain.images} -> {source.fingerprint})")
     except UserError as error:
-        raise UserError(f"the images that these latents were made of cannot be had: {error}\n{cure}") from error
+        raise UserError(f"the images behind these latents cannot be read: {error}\n{cure}") from error
     return source
 
 
 @functools.lru_cache(maxsize=1)
 def _images(data: str) -> DataSource:
-    """The source of a recipe's section `data`. Processes ask each other about it once."""
+    """The source of a recipe's section `data`, cached since it synchronises the processes."""
     with processes.lead_first("the images"):
         source = build.data_source(config_lib.base(data=json.loads(data)), prepares=False)
     processes.agree("the images", source.fingerprint)
@@ -79,27 +79,27 @@ def _opened(source: str, name: str, sha256: str, image: tuple[int, int, int]) ->
     if found.sha256 != sha256:
         raise UserError(
             f"{OPTION}={source} is not the autoencoder that made these latents: {found.name}, sha256 {found.sha256[:16]}, "
-            f"in place of {name}, {sha256[:16]}.\nGive the one that did, or prepare latents with this one."
+            f"in place of {name}, {sha256[:16]}.\nGive the original, or prepare latents with this one."
         )
     return in_batches(found.decode, found.variables, at_once(image))
 
 
 def at_once(image: tuple[int, ...]) -> int:
-    """How many images of a shape [H, W, C] a device should work on at once."""
+    """The number of images of shape [H, W, C] to process at once per device."""
     return max(1, PIXELS // (image[0] * image[1]))
 
 
 def in_batches(function: Callable[[Any, jax.Array], Any], variables: Any, most: int) -> Callable[[np.ndarray], Any]:
-    """`function(variables, x)` of any number of examples, as NumPy arrays: at most `most` a device at a time, on this process's devices.
+    """Applies `function(variables, x)` to any number of examples, at most `most` per device at a time, on this process's devices.
 
-    Rows of the result depend on rows of x [N, ...] alone. The variables are arguments of the compiled function, whole on each device.
+    Row i of the result must depend on row i of x [N, ...] alone. The variables are replicated arguments of the compiled function.
     """
     layout = Layout(make_mesh(dict(data=-1, fsdp=1, tensor=1), jax.local_devices()))
     jitted = jax.jit(function, in_shardings=(layout.replicated, layout.batch), out_shardings=layout.batch)
     placed = jax.device_put(variables, layout.replicated)
 
     def apply(x: np.ndarray) -> Any:
-        each = min(most, 1 << (-(-len(x) // layout.batch_multiple) - 1).bit_length())  # few sizes: each is compiled
+        each = min(most, 1 << (-(-len(x) // layout.batch_multiple) - 1).bit_length())  # powers of two, to compile few sizes
         size, results = each * layout.batch_multiple, []
         for first in range(0, len(x), size):
             rows = np.asarray(x[first : first + size], np.float32)

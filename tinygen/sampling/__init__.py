@@ -1,1 +1,1 @@
-"""Drawing samples: what a user asks for, sampler settings, previews."""
+"""Drawing samples: conditions, sampler settings, previews."""

@@ -1,4 +1,4 @@
-"""From a user's request to the arrays of conditions, with a text encoder where the run had one."""
+"""Encodes a sampling request as arrays of conditions, with the run's text encoder if it had one."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
 
-BLOCK = 64  # prompts that are encoded at once
+BLOCK = 64  # prompts encoded at once
 
 
 class Asked(NamedTuple):
-    """What all samples are asked for: arrays with a row per sample, those of the negative prompt, and what each is in words, if any."""
+    """The conditions of all samples: arrays with one row per sample, those of the negative prompt, and the captions, if any."""
 
     cond: Batch
     negative: Batch | None
@@ -29,12 +29,12 @@ class Asked(NamedTuple):
 def asked(codec: Codec, request: Request, num: int, guidance: float | None = None) -> Asked:
     """The conditions of `num` samples.
 
-    Raises UserError for a request that the model was not trained to answer, for words that cannot be read, and for a text encoder that
-    is not the run's.
+    Raises UserError for a request that the model was not trained for, for words that cannot be encoded, and for another text encoder
+    than the run's.
     """
     check_answered(request, codec.conditions)
     if request.negative is not None and guidance == 1:
-        raise UserError("--negative is what guidance leads away from, and --guidance=1 is off: give a larger one")
+        raise UserError("--negative needs guidance, which --guidance=1 turns off: give a larger one")
     request = dataclasses.replace(request, read=reader)
     cond, words = codec.encode(num, request), [word for each in codec.conditions for word in each.words(request, num)]
     if request.negative is None:
@@ -46,16 +46,16 @@ def asked(codec: Codec, request: Request, num: int, guidance: float | None = Non
 
 
 def reader(text: CaptionEmbeddings, encoder: str | None) -> Callable[[Sequence[str], np.ndarray], dict[str, Any]]:
-    """(prompts, the prompt of each sample) -> `embed` and `embed_mask`, by the run's text encoder, or by `encoder`, where it has moved."""
+    """(prompts, prompt index of each sample) -> `embed` and `embed_mask`, by the run's text encoder, or its copy at `encoder`."""
     option = "--encoder" if encoder else "the run's text encoder"
     try:
-        with processes.lead_first("the text encoder"):  # which may have to be downloaded
+        with processes.lead_first("the text encoder"):  # may download it
             found = text_encoder.load(encoder or text.encoder, option)
     except UserError as error:
-        raise UserError(str(error) if encoder else f"{error}\nWhere it has moved, give --encoder=DIR.") from error
+        raise UserError(str(error) if encoder else f"{error}\nIf it has moved, give --encoder=DIR.") from error
     if found.sha256 != text.sha256 or found.features != text.features:
         raise UserError(
-            f"{option}={found.name} has other weights (sha256 {found.sha256[:16]}) than what read this run's captions "
+            f"{option}={found.name} has other weights (sha256 {found.sha256[:16]}) than the encoder of this run's captions "
             f"({text.encoder}, {text.sha256[:16]}): give --encoder=DIR"
         )
 

@@ -1,4 +1,4 @@
-"""Samples of a model, in its own domain: the same whatever the batch size and the devices."""
+"""Draws samples in the model's domain, independent of batch size and devices."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from tinygen.rng import example_keys, stream
 from tinygen.train_step import Tree, merge
 
 Conditions = Mapping[str, jax.Array]
-BATCH = 64  # samples drawn together unless told otherwise
+BATCH = 64  # samples drawn together by default
 
 
 def draw(
@@ -27,7 +27,7 @@ def draw(
 def counted(
     weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """(what `draw` gives, the network evaluations that each took [num], None where the objective does not count them)."""
+    """(samples as from `draw`, network evaluations of each [num], or None if the objective does not count them)."""
     size = parts.layout.padded(min(batch_size, num))
     parted = drawn(weights, parts, cond, num=num, seed=seed, size=size, negative=negative)
     shown = track(parted, description="sampling", total=-(-num // size), transient=True, disable=not processes.leads())
@@ -39,23 +39,23 @@ def drawn(
     weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, size: int, start: int = 0, step: Any = None,
     negative: Batch | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:  # fmt: skip
-    """Samples `start` to `num` and their network evaluations as `counted` gives them, at most `size` at a time.
+    """Samples `start` to `num` and their network evaluations as in `counted`, at most `size` at a time.
 
-    cond, negative: of all `num`
-    step: the `sample_step` of that size and seed, where there is one already
+    cond, negative: conditions of all `num` samples
+    step: the `sample_step` of that size and seed, if already made
     """
     with jax.set_mesh(parts.layout.mesh):
         jitted = step or sample_step(parts, size, seed)
     for first in range(start, num, size):
         rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
-        with jax.set_mesh(parts.layout.mesh):  # not around the yield: what is done meanwhile has its own
+        with jax.set_mesh(parts.layout.mesh):  # not around the yield: the caller has its own mesh
             given = [parts.layout.share({key: value[rows] for key, value in each.items()}) for each in (cond, negative) if each is not None]
             x, evaluations = jax.device_get(jitted(*weights, first, *given))
         yield np.asarray(x)[: num - first], None if evaluations is None else np.asarray(evaluations)[: num - first]
 
 
 def sample_step(parts: build.Parts, size: int, seed: int) -> Any:
-    """The jitted (weights, buffers, number of the first, conditions [size], negative ones or None) -> `size` samples, their evaluations."""
+    """The jitted (weights, buffers, first index, conditions [size], negative conditions or None) -> (`size` samples, evaluations)."""
     root = stream(seed, "sample")
 
     def sample(

@@ -1,4 +1,4 @@
-"""The previews of a run, drawn from the same noise and conditions every time."""
+"""A run's previews, drawn from the same noise and conditions every time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,13 +34,13 @@ def preview_size(config: Config, parts: build.Parts) -> int:
 
 
 def make_preview(config: Config, source: DataSource, parts: build.Parts, step: Any = None) -> Callable[[TrainState], dict[str, View]]:
-    """state -> what people see of it, from the same noise and conditions every time. The coordinator alone decodes; others get {}.
+    """state -> previews, from the same noise and conditions every time. Only the coordinator decodes; other processes get {}.
 
-    step: the `preview_step`, where there is one already
+    step: the `preview_step`, if already made
     """
     num, layout, padded = config.train.preview_num, parts.layout, preview_size(config, parts)
     batch = layout.put(next(source.epoch("validation", padded, rows=layout.rows(padded))), padded)
-    if parts.objective.generates:  # whatever else is shown, is shown with the examples' own conditions
+    if parts.objective.generates:  # other previews keep the examples' own conditions
         for condition in source.codec.conditions:
             batch |= layout.share(condition.preview(padded, source.splits["validation"])[0])
     drawing = step or preview_step(config, parts)

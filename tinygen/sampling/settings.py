@@ -1,4 +1,4 @@
-"""What whoever samples may choose in place of the recipe's sampler, and what of it a record says."""
+"""Overrides of the recipe's sampler settings, and which of them a record lists."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from tinygen.samplers.table import SAMPLERS
 
 
 def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Config:
-    """A run's configuration for sampling here, with other sampler settings. Raises UserError for one that its objective does not have,
-    and for one that would do nothing.
+    """A run's configuration for sampling on this machine, with overridden sampler settings. Raises UserError for settings that the
+    objective does not have or that would have no effect.
     """
     for name in settings:
         if name not in config.objective:
             learnt = name.startswith("guidance") and "omega" in config.objective
-            why = ": its guidance was learnt as config.objective.omega and kappa have it, once for all" if learnt else ""
+            why = ": its guidance is fixed by config.objective.omega and kappa in training" if learnt else ""
             raise UserError(f"--{name}: objective {config.objective.name!r} has no such setting{why}")
     if settings.get("guidance", 1) != 1 and not codec.guided:
-        raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions to guide by; leave it out")
+        raise UserError(f"--guidance={settings['guidance']}: this model was trained without labels or captions; omit it")
     changed = config_lib.change(config, {"objective": dict(settings), **EVERYWHERE})
     keys, adaptive = changed.objective, _adaptive(changed)
     wanted = {
@@ -39,12 +39,12 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
     }
     for name, (acts, needed) in wanted.items():
         if name in settings and not acts:
-            raise UserError(f"--{name}={settings[name]} does nothing here: it needs {needed}")
+            raise UserError(f"--{name}={settings[name]} has no effect here: it needs {needed}")
     return changed
 
 
 def stepping(config: Config) -> dict[str, Any]:
-    """The settings of a sampler's steps as far as they act; nothing of a uniform grid."""
+    """The settings of a sampler's steps that take effect; none for a uniform grid."""
     if _adaptive(config):
         return {"tolerance": config.objective.tolerance}
     names = {"logit_normal": ("time_grid",), "shifted": ("time_grid", "shift")}.get(config.objective.get("time_grid"), ())
@@ -52,28 +52,28 @@ def stepping(config: Config) -> dict[str, Any]:
 
 
 def spent(config: Config, evaluations: np.ndarray) -> dict[str, Any]:
-    """Network evaluations a sample; of an adaptive sampler their mean and the most."""
+    """Network evaluations per sample; for an adaptive sampler their mean and maximum."""
     if not _adaptive(config):
         return {"nfe": int(evaluations[0])}
     return {"nfe": round(float(evaluations.mean()), 2), "nfe_most": int(evaluations.max())}
 
 
 def guidance(config: Config, codec: Codec) -> dict[str, Any]:
-    """The settings of guidance as far as they act: those that do not decide a score may not tell two apart."""
+    """The guidance settings that take effect: others must not make two protocols differ."""
     scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
     acts = codec.guided and scale != 1
     return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
 
 
 def _adaptive(config: Config) -> bool:
-    row = SAMPLERS.get(config.objective.get("sampler"))  # a name that is no row is refused where the objective is made
+    row = SAMPLERS.get(config.objective.get("sampler"))  # the objective's constructor refuses unknown names
     return row is not None and row.adaptive
 
 
 def find(ckpt: str, step: int | None, autoencoder: str | None) -> store.Saved:
-    """The checkpoint that all processes sample from.
+    """The checkpoint to sample from, the same on all processes.
 
-    autoencoder: of a run on latents, where it is no longer what it was in training
+    autoencoder: its present path for a run on latents, if it has moved since training
     """
     saved = store.find(ckpt, step)
     processes.agree("the checkpoint", str(saved.step))

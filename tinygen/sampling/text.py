@@ -1,4 +1,4 @@
-"""Samples that grow token by token: a lone one is passed on piece by piece, many are drawn at once."""
+"""Samples text token by token: a single text is streamed, several are drawn in batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ from tinygen.rng import example_keys, stream
 from tinygen.samplers.text import Generating
 from tinygen.train_step import Tree, merge
 
-TOGETHER = 32  # tokens of many texts that the device writes on its own, before anybody looks whether all have ended
+TOGETHER = 32  # tokens per device call for several texts, between checks whether all have ended
 
 
 class Writer(NamedTuple):
-    """The two jitted halves of writing, for texts of one number and prompts of one width.
+    """The jitted functions of text generation, for a fixed number of texts and width of prompts.
 
-    begin: (weights, buffers, number of the first, conditions) -> state
-    more: (weights, buffers, state) -> (state, tokens); takes over the state's memory
+    begin: (weights, buffers, index of the first text, conditions) -> state
+    more: (weights, buffers, state) -> (state, tokens); donates the state
     """
 
     begin: Callable[..., Any]
@@ -30,13 +30,13 @@ class Writer(NamedTuple):
 
 
 def generating(parts: build.Parts) -> Generating:
-    """The objective of a model whose samples grow token by token."""
+    """The objective, which must generate token by token."""
     assert isinstance(parts.objective, Generating)
     return parts.objective
 
 
 def writer(parts: build.Parts, size: int, seed: int, together: int) -> Writer:
-    """together: tokens a call of `more`"""
+    """together: tokens per call of `more`"""
     graphdef, root, objective = parts.graphdef, stream(seed, "sample"), generating(parts)
 
     def begin(params: Tree, buffers: Tree, start: int, cond: dict[str, jax.Array]) -> Any:
@@ -53,15 +53,15 @@ def texts(
     weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, stops: Sequence[str],
     say: Callable[[str], None] | None = None,
 ) -> list[str]:  # fmt: skip
-    """What follows each of `num` prompts. Text i depends on the seed, its prompt and i, not on the batch size or the devices.
+    """Continuations of `num` prompts. Text i depends on the seed, its prompt and i, not on the batch size or the devices.
 
-    say: called with every piece of a lone text as it comes; without, a bar on the terminal counts the tokens
+    say: called with each piece of a single text as it comes; otherwise a progress bar counts tokens
     """
     size, most = parts.layout.padded(min(batch_size, num)), generating(parts).new_tokens
     with jax.set_mesh(parts.layout.mesh):
         writing = writer(parts, size, seed, 1 if say else min(TOGETHER, most))
     written: list[str] = []
-    console = Console(stderr=True)  # the texts are what is on stdout
+    console = Console(stderr=True)  # stdout is for the texts
     hidden = bool(say) or not (processes.leads() and console.is_terminal)
     with Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("writing", total=-(-num // size) * most)
@@ -82,7 +82,7 @@ def texts(
 def _steps(
     writing: Writer, weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, first: int, size: int, num: int, most: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(tokens written so far, the newest of them [size, .]), until there are `most`."""
+    """(number of tokens so far, the newest tokens [size, .]), until there are `most`."""
     rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last prompt
     with jax.set_mesh(parts.layout.mesh):
         given = parts.layout.share({key: value[rows] for key, value in cond.items()})
@@ -97,7 +97,7 @@ def _steps(
 
 
 def too_long(parts: build.Parts, cond: Batch, positions: str) -> str:
-    """What becomes of prompts that, with the token before them, do not fit the context, in one line; nothing where all do."""
+    """A warning about prompts that, with their start token, exceed the context; "" if there are none."""
     context = generating(parts).length
     longest = int(np.sum(cond["prompt_mask"], 1).max())
     if longest < context:

@@ -1,4 +1,4 @@
-"""What a run says of itself at its start: its data, its parameters, its devices, its plan, its learning rates."""
+"""Logs a run's data, parameters, devices, plan and learning rates at its start."""
 
 import jax
 from absl import logging
@@ -13,7 +13,7 @@ from tinygen.training.setup import Run
 
 
 def announce(run: Run, state: TrainState, start: int) -> None:
-    """What will run, once, at the start."""
+    """Logs what will run."""
     for line in run.source.about():
         logging.info("%s", line)
     logging.info("\n%s", parameter_overview.get_parameter_overview(state.params, include_stats=False))
@@ -27,16 +27,16 @@ def announce(run: Run, state: TrainState, start: int) -> None:
     else:
         level = logging.WARNING if start > steps and processes.leads() else logging.INFO
         asked = f"this run is at step {start}, and config.train.steps={steps}"
-        logging.log(level, "%s: there is nothing left to train. To train on, give more: --config.train.steps=%d", asked, 2 * start)
+        logging.log(level, "%s: there is nothing left to train. To continue, raise --config.train.steps=%d", asked, 2 * start)
 
 
 def announce_rates(run: Run, start: int, skipped: int) -> None:
-    """The learning rates of the steps that are left, and what is odd about them. skipped: of `optim.outlook`"""
+    """Logs the learning rates of the remaining steps, with warnings. skipped: as in `optim.outlook`"""
     if not processes.leads():
         return
     config, workdir = run.config, run.workdir
     keys, fresh = build.schedule_keys(config), True
-    if start:  # what has not changed since the checkpoint was chosen then
+    if start:  # an unchanged schedule was warned about before
         before = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")
         fresh = before.train.steps != config.train.steps or build.schedule_keys(before) != keys
     logging.info("%s", optim.outlook(start, config.train.steps, skipped, **keys))

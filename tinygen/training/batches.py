@@ -1,4 +1,4 @@
-"""What the devices are fed with: which steps they take in one call, and the batches, on their way before they are asked for."""
+"""Groups steps into calls, and prefetches their batches to the devices."""
 
 import contextlib
 import itertools
@@ -24,9 +24,9 @@ Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def calls(config: Config, start: int) -> Iterator[range]:
-    """The steps after `start` up to the last, those of a call together: at most config.train.steps_per_call.
+    """The steps after `start`, grouped into calls of at most config.train.steps_per_call steps.
 
-    A call ends with a step after which the loop evaluates, draws or saves. The first is one step alone: there the clock starts.
+    A call ends at a step after which the loop evaluates, draws or saves. The first call is a single step: the clock starts after it.
     """
     step, steps, most, work = start, config.train.steps, config.train.steps_per_call, cadences(config).values()
     while step < steps:
@@ -37,11 +37,11 @@ def calls(config: Config, start: int) -> Iterator[range]:
 
 
 def bounded(config: Config) -> Config:
-    """The configuration with no more steps a call than its longest call has: a call has room for all of their batches."""
+    """The configuration with steps_per_call lowered to its longest call, for which batches are allocated."""
     longest = 1
     for call in calls(config, 0):
         longest = max(longest, len(call))
-        if longest == config.train.steps_per_call:  # soon, as a rule; a run may have millions of calls
+        if longest == config.train.steps_per_call:  # usually soon; a run may have millions of calls
             break
     return config_lib.change(config, dict(train=dict(steps_per_call=longest)))
 
@@ -50,11 +50,11 @@ def bounded(config: Config) -> Config:
 def device_batches(
     config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
 ) -> Iterator[Iterator[dict[str, jax.Array]]]:
-    """Training batches from number `start` on, each already on its way to the devices when it is asked for.
+    """Training batches from number `start`, prefetched to the devices.
 
-    A run's first is checked on entry. The threads that read ahead end on exit.
+    The first batch of a run is checked on entry. The prefetching threads end on exit.
 
-    waiting: entered while a batch is awaited
+    waiting: context manager entered while waiting for a batch
     """
     with (
         _checked(config, source, parts, attempt, start) as reading,
@@ -67,7 +67,7 @@ def device_batches(
 def device_calls(
     config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
 ) -> Iterator[Iterator[Any]]:
-    """The same batches as the second argument of `Program.step`: those of each of the `calls` together, one transfer per array."""
+    """The same batches as the second argument of `Program.step`: stacked per call, one transfer per array."""
     if config.train.steps_per_call == 1:
         with device_batches(config, source, parts, attempt, start, waiting) as batches:
             yield batches
@@ -89,7 +89,7 @@ def device_calls(
 
 
 def stacked(batches: Iterable[Batch], size: int) -> Batch:
-    """At most `size` batches [B, ...] as one [size, B, ...]; the rest is zeros."""
+    """Stacks at most `size` batches [B, ...] into [size, B, ...], padded with zeros."""
     whole: dict[str, np.ndarray] = {}
     for index, batch in enumerate(batches):
         for key, rows in batch.items():
@@ -99,9 +99,9 @@ def stacked(batches: Iterable[Batch], size: int) -> Batch:
 
 @contextlib.contextmanager
 def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int) -> Iterator[Iterator[Batch]]:
-    """This process's rows of the batches from number `start` on. The first batch of a run has been read and checked.
+    """This process's rows of the batches from number `start`. The first batch of a run is read and checked on entry.
 
-    Later ones are not checked: a run that has skipped non-finite updates may resume anywhere.
+    Later batches are not checked: a run that has skipped non-finite updates may resume at any of them.
     """
     rows = parts.layout.rows(config.batch_size)
     mine = rows if len(rows) < config.batch_size else None
@@ -116,10 +116,9 @@ def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: in
 
 @contextlib.contextmanager
 def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Waiting) -> Iterator[Iterator[Placed]]:
-    """Each item, read and placed by a thread while the device works on the one before. The thread ends on exit.
+    """Prefetches items: a thread reads and places the next one while the device works. The thread ends on exit.
 
-    The thread belongs to the `with` block, not to the iterator: a generator that owned it might be garbage-collected in that very
-    thread, which cannot join itself.
+    The `with` block owns the thread, not the iterator: a generator might be garbage-collected in the thread, which cannot join itself.
     """
 
     def following() -> Placed | None:

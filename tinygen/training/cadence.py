@@ -1,4 +1,4 @@
-"""After which steps a run does more than step: evaluate, score samples, draw a preview, save."""
+"""The steps after which a run evaluates, scores samples, draws a preview or saves a checkpoint."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ EVALUATION, SCORES, PREVIEW, CHECKPOINT = "evaluation", "scores", "preview", "ch
 
 
 def cadences(config: Config) -> dict[str, Callable[[int], bool]]:
-    """{name: step -> whether that work follows the step}, without the work that the run never does. All of it follows the last step."""
+    """{name: step -> whether that work is due after the step}, for the work that is enabled. All of it is due after the last step."""
     train = config.train
     every = {EVALUATION: train.eval_every, SCORES: config.eval.every, PREVIEW: train.preview_every, CHECKPOINT: train.checkpoint_every}
     regular = {name: preview_due if name == PREVIEW else due for name in every}
@@ -24,5 +24,5 @@ def due(step: int, every: int) -> bool:
 
 
 def preview_due(step: int, every: int) -> bool:
-    """Often at first, when most changes: 1, 2, 5 x 10^k; then every `every` steps."""
+    """Steps 1, 2 and 5 x 10^k before the first multiple of `every`, while samples change fast; then the multiples."""
     return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))

@@ -1,4 +1,4 @@
-"""What a recipe would run, before it runs: data, parameters, operations, what a device holds and sends, and shapes that cost time."""
+"""`train --describe`: a recipe's data, parameters, FLOPs, memory and communication per device, and shapes that waste compute."""
 
 import collections
 import functools
@@ -26,13 +26,13 @@ from tinygen.training.preflight import check_batch_size, check_programs
 from tinygen.training.program import make_program
 from tinygen.training.setup import codec_so_far
 
-TILES = {8: "GPU, CPU", 128: "TPU"}  # what a product's sizes are padded to: tensor cores and vector registers; the MXU
+TILES = {8: "GPU, CPU", 128: "TPU"}  # matrix sizes are padded to multiples of these: tensor cores and vector registers; the MXU
 
-WARNINGS = 3  # sizes that are named, a tile
+WARNINGS = 3  # sizes named per tile
 
 
 def main(config: Config) -> int:
-    """Prints the description. Nothing is trained; data that have to be prepared are, and the step is compiled to plan its memory."""
+    """Prints the description without training. Prepares missing data, and compiles the step for its memory plan."""
     runtime.listen(quiet=not processes.leads())
     source = build.data_source(config, codec_so_far(config, None))
     parts = build.parts(config, source.codec)
@@ -55,7 +55,7 @@ def main(config: Config) -> int:
 
 
 def rates(config: Config) -> list[str]:
-    """The learning rates of a run from its first step on, and what is odd about them."""
+    """The learning rates of a run, with warnings."""
     steps, keys = config.train.steps, build.schedule_keys(config)
     return [optim.outlook(0, steps, 0, **keys), *(f"  warning: {line}" for line in optim.oddities(0, steps, 0, **keys))]
 
@@ -65,7 +65,7 @@ def shapes_of(batch: Mapping[str, jax.ShapeDtypeStruct]) -> str:
 
 
 def parameters(params: Any) -> Table:
-    """A row a module, those of equal blocks together."""
+    """One row per module; equal blocks share a row."""
     rows: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = module_of(path_name(path))
@@ -82,7 +82,7 @@ def parameters(params: Any) -> Table:
 
 
 def module_of(path: str) -> str:
-    """ "blocks/*/attention" for "blocks/3/attention/query/kernel": two names deep, numbers taken together."""
+    """ "blocks/*/attention" for "blocks/3/attention/query/kernel": two names deep, with numbers as "*"."""
     names = ["*" if name.isdigit() else name for name in path.split("/")]
     depth = 3 if "*" in names[:2] else 1
     return "/".join(names[: min(depth, max(1, len(names) - 1))])
@@ -90,23 +90,23 @@ def module_of(path: str) -> str:
 
 def work(batch_size: int, counted: Products) -> str:
     operations = flops(counted)
-    return f"{si(operations)}FLOPs a step, {si(operations / batch_size)}FLOPs an example: the matrix products, forward and backward"
+    return f"{si(operations)}FLOPs per step, {si(operations / batch_size)}FLOPs per example: matrix products, forward and backward"
 
 
 def filling(patch: int, x: Field | None) -> list[str]:
-    """What to say where patches do not divide the sides of examples; nothing where they do."""
+    """A warning if patches do not divide the sides of examples; else nothing."""
     sides = x.shape[:-1] if x else ()
     filled = [patch * count for count in patches_of(sides, patch)]
     if list(sides) == filled:
         return []
     before, after = ("x".join(map(str, each)) for each in (sides, filled))
     more = math.prod(filled) / math.prod(sides) - 1
-    return [f"  warning: patches of {patch} do not divide {before}: zeros fill it up to {after}, which is {more:.1%} more work"]
+    return [f"  warning: patches of {patch} do not divide {before}: padded with zeros to {after}, which is {more:.1%} more work"]
 
 
 def partition(taken: Footprint) -> Table:
-    """Which leaf got which spec: a row for those of equal blocks; EMA and moments stand as their parameters do."""
-    table = Table(title="where the leaves stand; EMA and moments as their parameters", title_justify="left", box=None, pad_edge=False)
+    """The sharding of each leaf, one row for equal blocks; EMA and moments are sharded like their parameters."""
+    table = Table(title="sharding of the leaves; EMA and moments like their parameters", title_justify="left", box=None, pad_edge=False)
     table.add_column("leaf", overflow="fold")
     for heading in ("leaves", "shape", "split by", "a device"):
         table.add_column(heading, justify="right")
@@ -119,11 +119,11 @@ def partition(taken: Footprint) -> Table:
 
 
 def advice(config: Config, ways: int, params: Any, counted: Products) -> Iterator[str]:
-    """What padding to an accelerator's tiles adds to the products, and a line for each of the sizes that add most.
+    """The work that padding to an accelerator's tiles adds, and the sizes that add most.
 
-    The sizes are the whole model's, before mesh.tensor splits any.
+    Sizes are those of the whole model, before mesh.tensor splits them.
 
-    ways: devices that split the batch
+    ways: number of devices that split the batch
     """
     for tile, machines in TILES.items():
         padded = flops(counted, tile) / flops(counted)
@@ -138,10 +138,7 @@ def advice(config: Config, ways: int, params: Any, counted: Products) -> Iterato
 
 
 def uneven(counted: Products, tile: int) -> list[tuple[int, float]]:
-    """(size, share of all operations) of the sizes that `tile` does not divide, those first whose padding adds most.
-
-    Left out are those that add less than a hundredth.
-    """
+    """(size, share of all FLOPs) of the sizes that `tile` does not divide, costliest padding first; below 1 % is omitted."""
     shares: collections.Counter[int] = collections.Counter()
     for product, times in counted.items():
         for size in {size for size in product[1:] if size % tile}:
@@ -152,7 +149,7 @@ def uneven(counted: Products, tile: int) -> list[tuple[int, float]]:
 
 
 def origin(size: int, config: Config, params: Any) -> str:
-    """Where a size comes from, as far as that can be told."""
+    """Where a size comes from, as a guess."""
     model = config.model
     if size == model.get("width"):
         return " (config.model.width)"

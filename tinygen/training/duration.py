@@ -1,4 +1,4 @@
-"""How long a run will take, from what its parts have taken once."""
+"""Forecasts a run's duration from timings of its parts."""
 
 from collections.abc import Mapping
 
@@ -7,10 +7,10 @@ from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, cadences
 
 
 def forecast(config: Config, start: int, step: float, asides: Mapping[str, float]) -> str:
-    """How long the steps from `start` on will take, and all of them with what is done between them.
+    """How long a step takes, and all steps after `start` with the periodic work between them.
 
-    step: seconds of one
-    asides: {name of periodic work: seconds of it done once}
+    step: seconds per step
+    asides: {name of periodic work: seconds per execution}
     """
     steps, due = range(start + 1, config.train.steps + 1), cadences(config)
     times = {name: sum(map(due[name], steps)) if name in due else 0 for name in (EVALUATION, PREVIEW, SCORES)}

@@ -15,11 +15,11 @@ from tinygen.train_step import Metrics, TrainState, Tree, make_eval_step
 
 
 class Interrupted(Exception):
-    """Whoever waits for an evaluation does so no longer."""
+    """A signal interrupted the evaluation."""
 
 
 def held_out_step(config: Config, parts: build.Parts) -> Any:
-    """The jitted (weights, buffers, batch, its number) -> metrics, for batches of as many examples as `held_out_size` says."""
+    """The jitted (weights, buffers, batch, batch index) -> metrics, for batches of `held_out_size` examples."""
     eval_step = make_eval_step(parts.graphdef, parts.objective)
 
     def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
@@ -41,8 +41,8 @@ def make_held_out(
 ) -> Callable[[Tree, Tree], dict[str, float]]:
     """(weights, buffers) -> metrics over the validation split, with the same noise and t every time.
 
-    step: the `held_out_step`, where there is one already
-    unwanted: asked before each batch; raises Interrupted when it says so
+    step: the `held_out_step`, if already made
+    unwanted: called before each batch; True raises Interrupted
     """
     layout, size = parts.layout, held_out_size(config, parts)
     step = step or held_out_step(config, parts)
@@ -64,9 +64,9 @@ def make_held_out(
 def make_evaluation(
     config: Config, source: DataSource, parts: build.Parts, **options: Any
 ) -> Callable[[TrainState], dict[str, float] | None]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None once it is unwanted.
+    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None if interrupted.
 
-    options: `step` and `unwanted`, as for `make_held_out`
+    options: `step` and `unwanted`, as in `make_held_out`
     """
     held_out = make_held_out(config, source, parts, **options)
 

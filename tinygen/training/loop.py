@@ -1,4 +1,4 @@
-"""The loop: steps, and what comes between them, from one state until the last step or a signal. It never asks what it trains."""
+"""The training loop: steps and the work between them, until the last step or a signal. Independent of model and objective."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ from tinygen.workdir import manifest as rundir
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Loop:
-    """What the loop works with; all of it is there before the first step.
+    """Everything the loop needs, made before the first step.
 
-    take_step: the compiled step, or call of steps
-    periodic: what is done between steps, in this order
-    after_step: called with (step, state), for those who measure the loop
+    take_step: the compiled step, or call of several steps
+    periodic: the work between steps, in order
+    after_step: called with (step, state); a hook for benchmarks
     """
 
     run: Run
@@ -41,19 +41,19 @@ class Loop:
 
 
 def train_from(loop: Loop, state: TrainState, start: int) -> tuple[TrainState, int]:
-    """(the state that `take_steps` ends with, the step that it began from), after as many rollbacks as it takes."""
+    """Runs `take_steps`, rolling back as often as needed. Returns (final state, first step of the last attempt)."""
     while True:
         try:
             return take_steps(loop, state, start), start
         except RollBack as error:
-            since = error.step  # of the error nothing else may stay: it holds a state
+            since = error.step  # keep no reference to the error: its traceback holds a state
         state, start = roll_back(loop, since)
 
 
 def take_steps(loop: Loop, state: TrainState, start: int) -> TrainState:
-    """The state after the last step, or after the one in which a signal came; it is saved then.
+    """The state after the last step, or after the step in which a signal came; it is saved in both cases.
 
-    Raises RollBack where the run has to go back, and UserError where it has to end: both leave the checkpoints as they are.
+    Raises RollBack if the run has to roll back and UserError if it has to end, leaving the checkpoints as they are.
     """
     run, log, config, record = loop.run, loop.log, loop.run.fed, loop.log.record
     checkpoint_due, last = cadences(config)[CHECKPOINT], config.train.steps
@@ -63,8 +63,8 @@ def take_steps(loop: Loop, state: TrainState, start: int) -> TrainState:
             done, step = steps[0] - 1, steps[-1]
             batch = next_batch(loop, batches, state, taken, done)
             state, metrics = loop.take_step(state, batch)
-            loop.stop.idle = False  # from here on there is something to save
-            log.write(taken)  # while this call runs: no accelerator ever waits for the host
+            loop.stop.idle = False  # from now on there is something to save
+            log.write(taken)  # while this call runs, so the accelerator never waits for the host
             leaving = asked_to_leave(loop, signalled)
             extra, pending, better = between_steps(loop, state, step, leaving)
             leaving = leaving or bool(pending)
@@ -73,7 +73,7 @@ def take_steps(loop: Loop, state: TrainState, start: int) -> TrainState:
             if leaving or better or checkpoint_due(step):
                 log.write(taken)
                 taken = None
-                # In a row of updates that were left out there is nothing new, and the run may have to go back to before it.
+                # Consecutive skips change nothing, and the run may have to roll back to before them.
                 if leaving or step == last or not log.guard.streak:
                     with record.aside("saving", state):
                         save(loop, state, step, pending)
@@ -90,14 +90,14 @@ def take_steps(loop: Loop, state: TrainState, start: int) -> TrainState:
 
 
 def next_batch(loop: Loop, batches: Iterator[Any], state: TrainState, taken: Taken | None, done: int) -> Any:
-    """Where there is none, such as for a file that has gone, the state after the steps that are `done` is saved: it is sound."""
+    """The next batch. If it cannot be read, say because a file is gone, saves the state after step `done` and raises."""
     try:
         return next(batches)
     except (UserError, OSError) as error:
         loop.log.write(taken)
         saves = loop.run.saves
         saves.settle()
-        # With several processes only this one knows, and the others cannot be made to save.
+        # With several processes only this one knows of the error, and a save needs all.
         if done > saves.newest and processes.count() == 1:
             save(loop, state, done)
         rundir.note(saves.workdir, done, "stopped", reason=str(error))
@@ -105,7 +105,7 @@ def next_batch(loop: Loop, batches: Iterator[Any], state: TrainState, taken: Tak
 
 
 def asked_to_leave(loop: Loop, signalled: Callable[[int], int]) -> bool:
-    """Whether a signal has come, to whichever process: all leave after the same call."""
+    """Whether any process has received a signal: all leave after the same call."""
     with loop.log.record.watchdog.waiting_for("the other processes"):
         number = signalled(int(loop.stop))
     if number > 0:
@@ -114,9 +114,9 @@ def asked_to_leave(loop: Loop, signalled: Callable[[int], int]) -> bool:
 
 
 class Between(NamedTuple):
-    """extra: what was measured, for the step's line; None where nothing was due
-    pending: names of the work that a signal interrupted or kept from beginning
-    better: the state scored better than any before, and is to be saved
+    """extra: measurements for the step's line; None if none were due
+    pending: names of the work that a signal interrupted or prevented
+    better: whether the state scored best so far and is to be saved
     """
 
     extra: Mapping[str, float] | None
@@ -125,7 +125,7 @@ class Between(NamedTuple):
 
 
 def between_steps(loop: Loop, state: TrainState, step: int, leaving: bool) -> Between:
-    """Does what is due after a step."""
+    """Does the work that is due after a step."""
     extra: dict[str, float] | None = None
     pending: list[str] = []
     better = False
@@ -143,7 +143,7 @@ def between_steps(loop: Loop, state: TrainState, step: int, leaving: bool) -> Be
 
 
 def catch_up(loop: Loop, state: TrainState, start: int) -> bool:
-    """Does the work that is pending at the checkpoint from which the run resumes. Returns whether there was any."""
+    """Does the work that is pending in the checkpoint from which the run resumes. Returns whether there was any."""
     pending = loop.run.saves.pending(start) if start else []
     for work in loop.periodic:
         outcome = perform(loop, work, state, start) if work.name in pending else None
@@ -154,7 +154,7 @@ def catch_up(loop: Loop, state: TrainState, start: int) -> bool:
 
 
 def perform(loop: Loop, work: Periodic, state: TrainState, step: int) -> Outcome | None:
-    """What came of it, shown; None where a signal interrupted it."""
+    """Does the work and logs its previews. Returns the outcome; None if a signal interrupted it."""
     log = loop.log
     try:
         with log.record.aside(work.activity, state):
@@ -164,28 +164,28 @@ def perform(loop: Loop, work: Periodic, state: TrainState, step: int) -> Outcome
     except (UserError, OSError) as error:
         if not work.optional or processes.count() > 1:
             raise
-        logging.warning("no %s: %s. The run goes on", work.name, error)
+        logging.warning("no %s: %s. The run continues", work.name, error)
         return Outcome()
     return outcome
 
 
 def ranked_best(loop: Loop, outcome: Outcome | None, step: int) -> bool:
-    """Ranks a state that was scored. Returns whether it is the best so far."""
-    if outcome is None or outcome.rank is None or loop.log.guard.streak:  # in a row of updates that were left out nothing is saved
+    """Ranks a scored state. Returns whether it is the best so far."""
+    if outcome is None or outcome.rank is None or loop.log.guard.streak:  # nothing is saved during consecutive skips
         return False
     return loop.best.add(step, outcome.rank)
 
 
 def save(loop: Loop, state: TrainState, step: int, pending: Sequence[str] = ()) -> None:
     saves, record = loop.run.saves, loop.log.record
-    if error := record.write_waiting():  # a checkpoint ahead of them would lose those lines for good
+    if error := record.write_waiting():  # a checkpoint beyond unwritten lines would lose them for good
         saves.give_up(step, error)
         return
     saves.save(step, state, streak=loop.log.guard.streak, pending=pending, ready=record.later.up_to_here())
 
 
 def roll_back(loop: Loop, since: int) -> tuple[TrainState, int]:
-    """(the state of the newest good checkpoint or of the beginning, its step); the next attempt starts there."""
+    """(state of the newest intact checkpoint or the initial state, its step), from which the next attempt starts."""
     run, guard, record = loop.run, loop.log.guard, loop.log.record
     start, failed = run.saves.back(), guard.attempt
     state, _ = state_at(run, start)

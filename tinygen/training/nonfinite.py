@@ -1,9 +1,9 @@
-"""What a run does about updates that are not finite. The step leaves each out on the device; here it is decided how long that may go on.
+"""The policy on non-finite updates. The step skips each on the device; the guard decides how many consecutive skips are allowed.
 
-Where loss and gradient are finite and the update that comes of them is not (a learning rate beyond all measure), the device has taken
-it: such a state is spoilt, is never saved, and the run goes back at once.
+Where loss and gradient are finite but the update is not (far too large a learning rate), the device has already applied it: the state
+is spoilt, it is never saved, and the run rolls back at once.
 
-All of it follows from the state and the step: a run that was killed and started again decides the same.
+Decisions depend on state and step alone, so a run that was killed and restarted makes the same ones.
 """
 
 import collections
@@ -15,13 +15,13 @@ from typing import Any
 
 from tinygen.errors import UserError
 
-WINDOW = 128  # losses that a spike is measured against
-ENOUGH = 32  # of them, at least
-TO_SIGMA = 1.4826  # of a normal distribution's median absolute deviation
+WINDOW = 128  # recent losses that a spike is measured against
+ENOUGH = 32  # the least number of them
+TO_SIGMA = 1.4826  # σ of a normal distribution over its median absolute deviation
 
 
 class RollBack(Exception):
-    """The run goes back to its last good checkpoint, since `step`."""
+    """The run rolls back to its last intact checkpoint because of step `step`."""
 
     def __init__(self, step: int):
         super().__init__(step)
@@ -31,10 +31,10 @@ class RollBack(Exception):
 @dataclasses.dataclass
 class Guard:
     """policy, skips, rollbacks: as explained in `tinygen.config.schema`
-    skipped: updates left out so far
-    streak: how many of the last steps in a row were left out
+    skipped: skipped updates so far
+    streak: consecutive skips up to the last step
     attempt: rollbacks so far
-    spoilt: the step whose update was taken and was not finite; 0 = none
+    spoilt: the step whose non-finite update was applied; 0 = none
     """
 
     policy: str
@@ -46,10 +46,10 @@ class Guard:
     spoilt: int = 0
 
     def watch(self, steps: Sequence[int], skipped: Sequence[int], updates: Sequence[float]) -> dict[int, int]:
-        """{step: how many in a row by then} of the steps whose update was left out, up to the one with which patience ends.
+        """{step: consecutive skips so far} for the skipped steps, up to the one that exceeds the limit.
 
-        skipped: the state's counter after each of the steps
-        updates: the size of each of the updates
+        skipped: the state's counter of skips after each step
+        updates: the norm of each update
         """
         left_out: dict[int, int] = {}
         for step, count, update in zip(steps, skipped, updates, strict=True):
@@ -65,24 +65,24 @@ class Guard:
         return left_out
 
     def begin(self, skipped: int, attempt: int) -> None:
-        """Starts again from a checkpoint whose last update was finite."""
+        """Restarts from a checkpoint whose last update was finite."""
         self.skipped, self.streak, self.attempt, self.spoilt = skipped, 0, attempt, 0
 
     @property
     def spent(self) -> bool:
-        """Whether the run may not go on from its state."""
+        """Whether the run must not continue from its state."""
         return self.spoilt > 0 or self.streak > {"skip": self.skips}.get(self.policy, 0)
 
-    def end(self, step: int, told: Mapping[str, Any]) -> Exception:
-        """What to raise once patience is spent, in a step of which this is `told`."""
+    def end(self, step: int, line: Mapping[str, Any]) -> Exception:
+        """The exception to raise once the limit is exceeded. line: the step's metrics"""
         if self.policy != "stop" and self.attempt < self.rollbacks:
             return RollBack(step)
         again = f" after {self.attempt} rollbacks" if self.attempt else ""
         if self.spoilt:
-            what = f"the update ({told['update_ratio']} of the parameters) is not finite{again}. It was taken, but not saved"
+            what = f"the update ({line['update_ratio']} of the parameters) is not finite{again}. It was taken, but not saved"
         else:
             often = f", {self.streak} times in a row" if self.streak > 1 else ""
-            what = f"the loss ({told['loss']}) or its gradient ({told['grad_norm']}) is not finite{often}{again}. No such update was taken"
+            what = f"the loss ({line['loss']}) or its gradient ({line['grad_norm']}) is not finite{often}{again}. No such update was taken"
         return UserError(
             f"step {step}: {what}: what is saved is finite.\n"
             "Try config.precision=float32 if it is another, or in another --workdir a lower config.optim.lr or a longer warmup."
@@ -90,7 +90,7 @@ class Guard:
 
 
 class Spikes:
-    """Tells losses that leap above all recent ones, by `times` the spread of those (a robust standard deviation); 0 = never."""
+    """Detects losses above all recent ones by `times` their spread (a robust standard deviation); 0 = never."""
 
     def __init__(self, times: float):
         self.times = times

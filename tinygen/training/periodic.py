@@ -1,4 +1,4 @@
-"""What a run does with its state between two steps: evaluate it, score samples, draw a preview."""
+"""The work between steps: evaluating the state, scoring its samples, drawing a preview."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from tinygen.training.held_out import make_evaluation
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of it.
+    """The result of periodic work.
 
-    values: for the step's line of metrics.jsonl
-    rank: of the averaged weights by the first of the scores, less is better; None where nothing was scored
-    media: pictures, texts or curves to be shown
+    values: metrics for the step's line of metrics.jsonl
+    rank: the first score of the averaged weights, signed so that less is better; None if nothing was scored
+    media: pictures, texts or curves to log
     """
 
     values: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -31,14 +31,14 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Periodic:
-    """One kind of such work.
+    """One kind of periodic work.
 
-    name: under which a checkpoint notes that it is pending
-    activity: what the progress bar and the watchdog call it
-    due: step -> whether it follows that step
-    run: state -> Outcome; None where a signal interrupted it
-    measures: whether it has values, so that a line is written after its step
-    optional: whether the run continues where it fails
+    name: under which a checkpoint lists it as pending
+    activity: its name in the progress bar and the watchdog
+    due: step -> whether it is due after that step
+    run: state -> Outcome; None if a signal interrupted it
+    measures: whether it yields metrics, so that its step gets a line in metrics.jsonl
+    optional: whether the run continues if it fails
     """
 
     name: str
@@ -59,11 +59,11 @@ def make_periodic(
     held_out: Any = None,
     drawing: Any = None,
 ) -> list[Periodic]:
-    """What the run does, in the order in which it is done after a step at which several are due.
+    """The run's periodic work, in the order in which it is done after a step.
 
-    unwanted: asked now and then; interrupts an evaluation or scores when it says so
-    few: score no more samples than these; 0 = as config.eval says
-    held_out, drawing: the jitted `held_out_step` and `preview_step`, where they are made already
+    unwanted: polled during evaluation and scoring; True interrupts them
+    few: score at most this many samples; 0 = as in config.eval
+    held_out, drawing: the jitted `held_out_step` and `preview_step`, if already made
     """
     due, found = cadences(config), []
     if EVALUATION in due:

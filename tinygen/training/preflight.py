@@ -1,4 +1,4 @@
-"""What a run can be refused for before its first step and before anything is written: `opened` walks through it."""
+"""Checks before a run's first step and before any file is written; `opened` is the entry point."""
 
 import contextlib
 import dataclasses
@@ -41,15 +41,14 @@ from tinygen.training.setup import codec_so_far
 from tinygen.workdir import places
 from tinygen.workdir.writers import check_writers
 
-FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not say whose mistake it is
+FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not locate the error
 
 
 def opened(config: Config, workdir: epath.Path) -> tuple[DataSource, build.Parts]:
-    """The data and the parts of a run in that workdir, once all is checked for which the run can be refused: what is cheap first, and
-    all of it before anything is written there. Raises UserError.
+    """The data and parts of a run after all checks, cheapest first, before anything is written to the workdir. Raises UserError.
 
-    Two checks come elsewhere: values that no run could use, by `config.check`, before anything heavy is imported; and whether the
-    workdir holds this run, by `check_same_data` and `claim`, once no other process can change it.
+    Two checks are elsewhere: `config.check` refuses invalid values before heavy imports; `check_same_data` and `claim` check that the
+    workdir holds this run once it is locked.
     """
     check_writers(config.train.writers)
     places.check(workdir, "--workdir")
@@ -62,15 +61,15 @@ def opened(config: Config, workdir: epath.Path) -> tuple[DataSource, build.Parts
     processes.agree("the data", source.fingerprint)
     if earlier is not None:
         warm_start.check_data(config, source.codec, earlier)
-    parts = build.parts(config, source.codec)  # which fit each other, the data and the mesh
+    parts = build.parts(config, source.codec)  # checks that they fit each other, the data and the mesh
     preflight(config, workdir, source, parts)
     return source, parts
 
 
 def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: build.Parts) -> None:
-    """The checks of a run that need its data and its parts. Nothing is compiled. Raises UserError for what would end the run later."""
+    """The checks that need data and parts. Nothing is compiled. Raises UserError for what would end the run later."""
     check_batch_size(config, parts.layout)
-    if max(store.saved_steps(workdir), default=0) < config.train.steps:  # else nothing is left to be done
+    if max(store.saved_steps(workdir), default=0) < config.train.steps:  # else there is nothing left to train
         abstract = make_program(config, parts).abstract
         if processes.leads():
             check_disk(config, workdir, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)))
@@ -82,7 +81,7 @@ def preflight(config: Config, workdir: epath.Path, source: DataSource, parts: bu
 
 
 def check_batch_size(config: Config, layout: Layout) -> None:
-    """Raises UserError for a batch that does not split over the devices."""
+    """Raises UserError if the batch does not split evenly over the devices."""
     micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
     if micro % multiple:
         what = f"config.batch_size={config.batch_size}" + (
@@ -92,9 +91,9 @@ def check_batch_size(config: Config, layout: Layout) -> None:
 
 
 def check_disk(config: Config, workdir: epath.Path, size: int) -> None:
-    """Raises UserError where the disk has no room for the checkpoints that are yet to come.
+    """Raises UserError if the disk has no room for the checkpoints to come.
 
-    size: bytes of one
+    size: bytes per checkpoint
     """
     free = limits.free_bytes(workdir)
     present = store.saved_steps(workdir)
@@ -109,7 +108,7 @@ def check_disk(config: Config, workdir: epath.Path, size: int) -> None:
 
 
 def most_checkpoints(config: Config) -> int:
-    """How many checkpoints stand on the disk at once, at most: those that are kept, and the one being written before another goes."""
+    """The most checkpoints on the disk at once: those kept, and one being written before an old one is deleted."""
     train = config.train
     every, keep = train.checkpoint_every, train.keep
     regular = range(every, train.steps, every) if every else range(0)
@@ -122,14 +121,14 @@ def most_checkpoints(config: Config) -> int:
 
 
 def check_memory(what: str, needed: int, cure: str) -> None:
-    """Raises UserError where `what` needs more bytes than a device has. cure: the keys that help."""
+    """Raises UserError if `what` needs more bytes than a device has. cure: the keys that help"""
     limit = limits.device_bytes()
     if needed > limit:
-        raise UserError(f"{what} needs {si(needed, 1024)}B on a device, which has {si(limit, 1024)}B.\nLess is needed with other {cure}.")
+        raise UserError(f"{what} needs {si(needed, 1024)}B on a device, which has {si(limit, 1024)}B.\nChange {cure}.")
 
 
 def check_splits(config: Config, source: DataSource, parts: build.Parts) -> None:
-    """Reads the first batch of each split. Raises UserError where one is empty or unsound."""
+    """Reads the first batch of each split. Raises UserError if one is empty or malformed."""
     layout, size = parts.layout, config.batch_size
     held_out = held_out_size(config, parts)
     firsts = {
@@ -146,11 +145,11 @@ def check_splits(config: Config, source: DataSource, parts: build.Parts) -> None
 
 
 def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> None:
-    """Traces what the run calls, and what `tinygen sample` will. Raises UserError where the parts do not go together."""
+    """Traces the functions of the run and of `tinygen sample`. Raises UserError if the parts do not fit together."""
     codec, layout = parts.codec, parts.layout
     fitting = functools.partial(_together, config, parts.objective)
     with jax.set_mesh(layout.mesh):
-        with fitting("the loss"):  # alone: what the training step adds, its gradient above all, takes ten times as long to trace
+        with fitting("the loss"):  # the whole training step takes ten times as long to trace
 
             def loss(params: Tree, buffers: Tree, batch: Any) -> Any:
                 return parts.objective.loss(merge(parts.graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
@@ -173,7 +172,7 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
 
 
 def check_pictures(config: Config, shown: Mapping[str, Preview], codec: Codec) -> None:
-    """Raises UserError for a preview that nobody could look at."""
+    """Raises UserError for a preview that the medium cannot show."""
     for name, item in shown.items():
         if item.medium is None and not codec.medium.sheet_suffix:
             raise UserError(
@@ -183,7 +182,7 @@ def check_pictures(config: Config, shown: Mapping[str, Preview], codec: Codec) -
 
 
 def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: Callable[[str], ContextManager]) -> None:
-    """The same for `tinygen sample`, which has a mesh and attention of its own."""
+    """Traces `tinygen sample`, whose mesh and attention differ from the run's."""
     parts = build.parts(config_lib.change(config, EVERYWHERE), codec)
     size = parts.layout.padded(BATCH)
     with jax.set_mesh(parts.layout.mesh), fitting("tinygen sample"):
@@ -193,8 +192,8 @@ def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: 
 
 @contextlib.contextmanager
 def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
-    """Turns an error that arises in the objective, where it calls the model or takes what came of it, into the user's: the two do not
-    go together. What goes wrong inside the model keeps its traceback.
+    """Turns errors raised in the objective's own code, where it calls the model or uses its output, into a UserError that the two do
+    not fit. Errors inside the model keep their traceback.
     """
     try:
         yield
@@ -210,7 +209,7 @@ def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
 
 
 def _hint(error: Exception) -> str:
-    """What a denoiser of the user's own has to be like, where that is what went wrong."""
+    """A hint at the interface of a denoiser, if the error looks like a violation of it."""
     fields = {field.name for field in dataclasses.fields(Output)}
     if isinstance(error, AttributeError) and error.name in fields and not isinstance(error.obj, Output):
         return f". A denoiser returns tinygen.nn.layers.Output(pred), not {_kind(error.obj)}"
@@ -226,7 +225,7 @@ def _kind(value: object) -> str:
 
 
 def _innermost(traceback: TracebackType | None) -> TracebackType:
-    """The deepest place that lies in our code, or in a user's."""
+    """The deepest frame in tinygen's or the user's code."""
     found = traceback
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in FOREIGN:

@@ -1,4 +1,4 @@
-"""A run's training step: what it takes and gives, where that lives, and how it is traced and compiled."""
+"""A run's training step: shapes and shardings of its arguments and results, tracing and compilation."""
 
 import dataclasses
 import functools
@@ -17,18 +17,18 @@ from tinygen.profiling.footprint import placed
 from tinygen.system.terminal import say
 from tinygen.train_step import Call, TrainState, fresh_state, init_state, make_train_step, make_train_steps
 
-LOOK = 0.2  # seconds between looks at whether a compilation has ended
+LOOK = 0.2  # seconds between polls of a compilation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program:
     """The training step before it is compiled, and the shapes and shardings of its arguments.
 
-    init: (params, buffers) of a warm start, or None -> the state before the first step; pure
-    abstract: the shapes of the state
-    shardings: of each of its leaves
-    step: jitted (state, batch) -> (state, metrics), which donates the state; (state, Call) for several steps a call
-    argument: the shapes of the second argument, with their shardings
+    init: (params, buffers) of a warm start, or None -> initial state; pure
+    abstract: shapes of the state
+    shardings: shardings of the state
+    step: jitted (state, batch) -> (state, metrics), donating the state; (state, Call) for several steps per call
+    argument: shapes and shardings of the second argument
     """
 
     layout: Layout
@@ -39,7 +39,7 @@ class Program:
     argument: Any
 
     def initialise(self, weights: Any = None) -> TrainState:
-        """The state before the first step, each leaf created where it belongs."""
+        """The initial state, each leaf created with its sharding."""
         return jax.jit(self.init, donate_argnums=0, out_shardings=self.shardings)(weights)
 
     def traced(self) -> jax.stages.Traced:
@@ -47,12 +47,12 @@ class Program:
             return self.step.trace(placed(self.abstract, self.layout), self.argument)
 
     def compiled(self) -> jax.stages.Compiled:
-        """The step compiled: it can be read and it can be called."""
+        """The compiled step."""
         return self.traced().lower().compile()
 
 
 def make_program(config: Config, parts: build.Parts) -> Program:
-    """The program of config.train.steps_per_call steps. Cheap: no model is made, and the step is not traced."""
+    """The program of config.train.steps_per_call steps. Cheap: neither the model nor the step is traced."""
     layout, (tx, schedule) = parts.layout, build.optimizer(config)
     abstract = jax.eval_shape(lambda params, buffers: fresh_state(params, buffers, tx), *parts.weights)
     shardings = layout.shardings(abstract)
@@ -71,18 +71,18 @@ def make_program(config: Config, parts: build.Parts) -> Program:
 
 
 def batch_shapes(parts: build.Parts, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of a training batch, split over the devices."""
+    """Shapes of a training batch, split over the devices."""
     spec, split = parts.codec.spec.items(), parts.layout.batch
     return {key: jax.ShapeDtypeStruct((size, *field.shape), field.dtype, sharding=split) for key, field in spec}
 
 
 def held_out_shapes(parts: build.Parts, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of a batch of `DataSource.epoch`."""
+    """Shapes of a batch of `DataSource.epoch`."""
     return batch_shapes(parts, size) | {"weight": jax.ShapeDtypeStruct((size,), "float32", sharding=parts.layout.batch)}
 
 
 def call_shapes(config: Config, parts: build.Parts) -> Call:
-    """Of the batches of one call, each split as a single batch is."""
+    """Shapes of the batches of one call, each split like a single batch."""
     layout = parts.layout
     split = NamedSharding(layout.mesh, PartitionSpec(None, *layout.batch.spec))
     batches = {
@@ -93,17 +93,16 @@ def call_shapes(config: Config, parts: build.Parts) -> Call:
 
 
 def compiled_aside(traced: jax.stages.Traced) -> Future[jax.stages.Compiled]:
-    """The traced step, being compiled by a thread while the state is made or restored. A process that ends meanwhile waits for it and
-    says so: XLA cannot be interrupted.
-
-    Not an executor: on exit it would wait for its thread while the starter still counts as alive, and nothing would be said.
+    """Compiles the traced step in a thread while the state is made or restored. A process that exits meanwhile waits for it and says
+    so: XLA cannot be interrupted. Not an executor: on exit it would join its thread while the main thread still counts as alive, and
+    nothing would be said.
     """
     lowered, compiled, starter = traced.lower(), Future[jax.stages.Compiled](), threading.current_thread()
 
     def compile_step() -> None:
         try:
             compiled.set_result(lowered.compile())
-        except BaseException as error:  # raised where the result is waited for
+        except BaseException as error:  # raised by result()
             compiled.set_exception(error)
 
     def say_what_is_waited_for() -> None:

@@ -1,4 +1,4 @@
-"""Whose run a workdir holds, and the configuration that it goes on with."""
+"""Claiming a workdir for a run, and the configuration with which it resumes."""
 
 import secrets
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tinygen.errors import UserError
 from tinygen.workdir.files import folder, read_json
 from tinygen.workdir.manifest import note
 
-MARK = ".processes"  # a file by which the processes of a run see that they have the same workdir
+MARK = ".processes"  # a file by which the processes of a run check that they share the workdir
 
 
 def claim_together(workdir: epath.Path, config: Config) -> Config:
-    """`claim` by process 0 for all of them. Raises UserError where they were started differently, or don't see the same folder."""
+    """`claim` by the coordinator for all processes. Raises UserError if their configurations or their folders differ."""
     theirs = config_lib.from_json(from_lead("configuration", lambda: config_lib.to_json(config)))
     differing = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(theirs, config).items() if key != "distributed"]
     if differing:
@@ -30,7 +30,7 @@ def claim_together(workdir: epath.Path, config: Config) -> Config:
         place.write(MARK, token)
     claimed = config_lib.from_json(from_lead("claimed", lambda: config_lib.to_json(claim(workdir, config))))
     if not leads() and place.read(MARK, len(token)) != token.encode():
-        raise UserError(f"--workdir={workdir} is not the folder that process 0 has: all save into one, on a file system that they share")
+        raise UserError(f"--workdir={workdir} is not the folder of process 0: all processes need the same one, on a shared file system")
     return config_lib.change(claimed, {"distributed": config.distributed})
 
 
@@ -44,7 +44,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
     begun = steps or any(entry.name == "metrics.jsonl" and entry.size for entry in place.entries())
     stored = _stored(workdir, steps) if begun else None
     with config.unlocked():
-        # A schedule's length is fixed by the run's first start: training longer must not bend what was already walked.
+        # The first start fixes the schedule's length: training longer must not change the rates of past steps.
         config.optim.decay_steps = config.optim.decay_steps or (stored or config).optim.decay_steps or config.train.steps
     if stored is not None:
         changes = config_lib.difference(stored, config)
@@ -52,7 +52,7 @@ def claim(workdir: epath.Path, config: Config) -> Config:
         if refused:
             shown = "; ".join(refused[:6]) + (f"; and {len(refused) - 6} more" if len(refused) > 6 else "")
             raise UserError(
-                f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to go on with it."
+                f"{workdir} holds a run with another configuration ({shown}).\nGive another --workdir, or the same values to resume it."
             )
         if changes:
             noted = {key: {"from": old, "to": new} for key, (old, new) in changes.items()}
@@ -62,9 +62,9 @@ def claim(workdir: epath.Path, config: Config) -> Config:
 
 
 def _stored(workdir: epath.Path, steps: Sequence[int]) -> Config | None:
-    """The configuration of the run in a workdir: its newest checkpoint's, which has sums. Without one config.json's; None without either.
+    """The configuration of the run in a workdir, from its newest checkpoint (which has checksums), or else config.json, or None.
 
-    What has been done to config.json since is told, and the file is written again.
+    Warns if config.json has been changed since; `claim` rewrites it.
     """
     path, place = workdir / "config.json", folder(workdir)
     if not steps:

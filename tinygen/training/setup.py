@@ -1,4 +1,4 @@
-"""What a run has before its first step, and a rehearsal of it: its program, its first state, a look at its data."""
+"""The set-up shared by `train` and `check`: the program, the initial state, the record, an overview of the data."""
 
 import dataclasses
 import json
@@ -34,9 +34,9 @@ from tinygen.workdir.logger import RunLogger
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a run has before its first state, and a check of one as well.
+    """What `train` and `check` have before the first state.
 
-    fed: the configuration with no more steps a call than the run's longest call has
+    fed: the configuration with steps_per_call lowered to the run's longest call
     """
 
     config: Config
@@ -55,7 +55,7 @@ def set_up(config: Config, workdir: epath.Path, source: DataSource, parts: build
 
 
 def state_at(run: Run, step: int) -> tuple[TrainState, dict[str, Any]]:
-    """The state of a checkpoint, or at step 0 that before the first step; and what is noted of weights that come from another run."""
+    """(state of the checkpoint at `step`, or the initial state at step 0; facts about a warm start for the start event)."""
     abstract, shardings = run.program.abstract, run.program.shardings
     if step:
         return store.restore(run.saves.manager, step, abstract, shardings), {}
@@ -64,7 +64,7 @@ def state_at(run: Run, step: int) -> tuple[TrainState, dict[str, Any]]:
 
 
 def begin_compiling(run: Run) -> Future[jax.stages.Compiled] | None:
-    """Begins to compile the step, if any is to be taken, and sets what is knrun by now of the manifest."""
+    """Starts compiling the step if any is left to take, and makes the manifest from what is known so far."""
     saves, traced = run.saves, run.program.traced()
     operations = flops(products_of(traced.jaxpr))
     compiling = program.compiled_aside(traced) if saves.newest < run.config.train.steps else None
@@ -73,7 +73,7 @@ def begin_compiling(run: Run) -> Future[jax.stages.Compiled] | None:
 
 
 def compiled(run: Run, compiling: Future[jax.stages.Compiled] | None, record: RunLogger) -> Callable[..., Any]:
-    """The step, once it is compiled: what is described is what runs."""
+    """Waits for the compiled step, and logs and records its footprint."""
     if compiling is None:
         return run.program.step
     with record.watchdog.waiting_for("compiling"):
@@ -85,29 +85,29 @@ def compiled(run: Run, compiling: Future[jax.stages.Compiled] | None, record: Ru
 
 
 def open_record(run: Run, folder: epath.Path, *, start: int = 0, attempt: int = 0, stall: float = 0.0) -> RunLogger:
-    """The run's record in a folder. The other arguments are described in `tinygen.workdir.logger.RunLogger`."""
+    """The run's logger in a folder. For the other arguments see `tinygen.workdir.logger.RunLogger`."""
     config = run.config
     train, noun, settings = config.train, run.source.codec.medium.noun, config_lib.flatten(config)
     return RunLogger(folder, start, train.steps, config.batch_size, noun, train.writers, settings, attempt, stall)
 
 
 def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:
-    """The codec of the run in that folder, or of the run that it begins from, where tokens are to keep their meaning; otherwise None."""
+    """The codec of the run in that folder, or of its warm start, if tokens must keep their meaning; otherwise None."""
     if not (config.text.tokens or "tokenizer" in config.data):
         return None
     saved = [(folder, step) for step in reversed(store.saved_steps(folder))] if folder else []
     for workdir, step in saved:
         try:
             return Codec.from_json(store.item(workdir, step, "codec"))
-        except UserError:  # a torn checkpoint, which is set aside later
+        except UserError:  # a damaged checkpoint, which is set aside later
             continue
     return store.find(config.init.ckpt, option="config.init.ckpt").codec if config.init.ckpt else None
 
 
 def initial_weights(config: Config, abstract: TrainState, shardings: TrainState) -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """(params, buffers) of the checkpoint that config.init names, and what is noted of them.
+    """((params, buffers) of the checkpoint that config.init names, facts about them for the start event).
 
-    The parameters are its averaged ones: what that run is sampled and judged by. Its moments belong to the raw ones.
+    The parameters are the averaged ones, with which that run is sampled and evaluated; its moments belong to the raw ones.
     """
     saved = store.find(config.init.ckpt, option="config.init.ckpt")
     wanted = {"ema": abstract.params, "buffers": abstract.buffers}
@@ -129,7 +129,7 @@ def initial_weights(config: Config, abstract: TrainState, shardings: TrainState)
 
 
 def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> None:
-    """Raises UserError where a run that has saved a checkpoint began on other data. It says what has changed."""
+    """Raises UserError, with what has changed, if the workdir's run began on other data."""
     if not store.saved_steps(workdir):
         return
     manifest = store.newest_item(workdir, "manifest")
@@ -139,14 +139,12 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
     stored = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")
     keys = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(stored, config).items() if key.startswith("data.")]
     why = data_contents.difference(files.folder(workdir), before, source, keys)
-    raise UserError(
-        f"{workdir}: the data have changed since this run began ({why}).\nPut them back as they were, or give another --workdir."
-    )
+    raise UserError(f"{workdir}: the data have changed since this run began ({why}).\nRestore them, or give another --workdir.")
 
 
 def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
-    """Writes what a run learns from, once: data.png or data.txt, training examples from all over the split as people see them; data.json,
-    what is known of each; prompts.txt, the captions that every preview is asked for; and what the data consist of.
+    """Writes an overview of the data: data.png or data.txt, training examples spread over the split; data.json, their files, captions
+    and labels; prompts.txt, the captions of every preview; and the list of what the data consist of.
     """
     data_contents.keep(workdir, source)
     if not processes.leads():

@@ -1,4 +1,4 @@
-"""What steps leave in metrics.jsonl and the log: their numbers where they are due, and whatever befell an update."""
+"""Writes the steps' lines of metrics.jsonl, and handles skipped updates and spikes of the loss."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from tinygen.workdir.logger import RunLogger
 class Taken(NamedTuple):
     """The steps of a call, whose metrics are still on the device.
 
-    metrics: of each step, [K], or of the only one
-    extra: what was measured after the last step, for its line; None where nothing was due
+    metrics: of each step [K], or of the only one
+    extra: measurements after the last step, for its line; None if none were due
     """
 
     steps: range
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepLog:
-    """Writes the lines of the steps that are due, and watches all of them for non-finite updates and spikes of the loss."""
+    """Writes the lines that are due, and watches all steps for non-finite updates and spikes of the loss."""
 
     config: Config
     objective: Any
@@ -40,7 +40,7 @@ class StepLog:
     spikes: Spikes
 
     def write(self, taken: Taken | None) -> None:
-        """Waits for the metrics and writes what is due. Raises RollBack or UserError where the run cannot continue from its state."""
+        """Waits for the metrics and writes what is due. Raises RollBack or UserError if the run cannot continue from its state."""
         if taken is None:
             return
         steps, guard = taken.steps, self.guard
@@ -59,7 +59,7 @@ class StepLog:
             raise end
 
     def _watch(self, taken: Taken) -> tuple[dict[int, int], int]:
-        """({step: how many updates in a row were left out by then}, the last step that the guard has looked at if that one failed)."""
+        """({step: consecutive skips so far}, the step that failed last)."""
         steps, metrics = taken.steps, taken.metrics
         counts, ratios, (total, weight) = jax.device_get((metrics["skipped"], metrics["update_ratio"], metrics["loss"]))
         left_out = self.guard.watch(steps, np.ravel(counts)[: len(steps)].tolist(), np.ravel(ratios)[: len(steps)].tolist())

@@ -1,4 +1,4 @@
-"""What another run's weights may be the beginning of: equal shapes do not make them the weights of this model."""
+"""Checks of a warm start: weights of equal shape may still mean something else in this model."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from tinygen.config import Config
 from tinygen.data.codec import Codec
 from tinygen.errors import UserError
 
-CURE = "or take the arrays that fit all the same: --config.init.partial=True"
-MOST = 6  # differences that a message names
+CURE = "or take only the arrays that fit: --config.init.partial=True"
+MOST = 6  # differences listed in a message
 
 
 def check_model(config: Config, saved: Saved) -> None:
-    """Raises UserError where a key of the model or the objective gives the saved weights another meaning, unless config.init.partial says
-    that some may have one. The keys that may differ are marked in `tinygen.config.schema`.
+    """Raises UserError if a key of the model or the objective changes the meaning of the saved weights, unless config.init.partial
+    allows it. Keys that may differ are marked in `tinygen.config.schema`.
     """
     found: list[str] = []
     for section in ("model", "objective"):
@@ -28,14 +28,14 @@ def check_model(config: Config, saved: Saved) -> None:
 
 
 def check_data(config: Config, codec: Codec, saved: Saved) -> None:
-    """Raises UserError where examples or labels are others than the saved weights know, and where positions of images of another size
-    are not interpolated; unless config.init.partial says that this may be.
+    """Raises UserError if examples or labels differ from those of the saved weights, or images have another size and positions are not
+    interpolated; unless config.init.partial allows it.
     """
     found = codec.differences(saved.codec, rotary=config.model.get("positions") == "rope")
     if config.init.partial:
         for each in codec.medium.differences(saved.codec.medium, codec.spec, saved.codec.spec):
-            logging.warning("config.init.partial: %s. Rows of an embedding that fits are those of other tokens", each)
-    _refuse(config, "other data", found, "Give data as they were")
+            logging.warning("config.init.partial: %s. Rows of an embedding that fits belong to other tokens", each)
+    _refuse(config, "other data", found, "Give the same data")
     if (sides := codec.medium.positions(codec.spec)) and not config.init.partial:
         _check_positions(config, sides, saved.config, saved.codec.medium.positions(saved.codec.spec) or sides)
 

@@ -130,7 +130,7 @@ def test_where_no_prompt_can_be_shown_samples_go_without_a_caption():
 def test_labels_beside_captions_are_refused():
     labelled = source(["a"])
     labelled = dataclasses.replace(labelled, codec=dataclasses.replace(labelled.codec, conditions=(Labels(("cat", "dog")),)))
-    with pytest.raises(UserError, match=r"captions or labels, not both: leave the labels out with --config.data.label=''"):
+    with pytest.raises(UserError, match=r"captions or labels, not both: drop the labels with --config.data.label=''"):
         build.captioned(config_lib.base(text=dict(tokens="bytes")), labelled)
 
 

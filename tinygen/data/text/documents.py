@@ -135,7 +135,7 @@ def find(path: str, marker: str, pattern: str) -> FileDocuments:
     """The documents of a file, or of a folder's files in the order of their names.
 
     marker: what stands between two documents; "" = each file is one
-    pattern: of the files' names, as `text_files.listed` takes it
+    pattern: of the files' names, as `files.listed` takes it
     Raises UserError where there is no such path, no such file or no document.
     """
     paths, others = files.listed(path, pattern)
