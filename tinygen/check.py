@@ -118,8 +118,7 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
             with checks(work.name) as found:
                 outcome, times[work.name] = tried(work, state)
                 found.append(measured(work.name, outcome.values, few))
-    with checks("preview and writers") as found, open_record(run, run.saves.workdir.root) as record:
-        record.progress.disable = True
+    with checks("preview and writers") as found, open_record(run, run.saves.workdir.root, bar=False) as record:
         write(run, record, taken)
         for work in works:
             if not work.measures:

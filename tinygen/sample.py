@@ -118,7 +118,7 @@ def _streamed(weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, con
 
     if processes.leads() and (warning := writing.too_long(parts, wanted.cond, config.model.get("positions"))):
         say(f"tinygen: {warning}", error=True)
-    prompts = [prompt.encode("utf-8", "replace").decode() for prompt in wanted.words]  # as the tokenizer does
+    prompts = [prompt.encode("utf-8", "replace").decode() for prompt in next(filter(None, wanted.words))]  # as the tokenizer does
     alone = len(prompts) == 1
     show(prompts[0] if alone else "")
     written = writing.texts(weights, parts, wanted.cond, **options, say=show if alone else None)
@@ -148,7 +148,7 @@ def write(folder: files.Folder, items: Any, wanted: Asked, codec: Codec, provena
     names = [f"{index:05d}.{medium.suffix}" for index in range(len(items))] if medium.suffix else []
     for name, item in zip(names, items, strict=False):
         folder.write(name, medium.encode(item))
-    described = [each.describe(wanted.cond, wanted.words) for each in codec.conditions]
+    described = [each.describe(wanted.cond, words) for each, words in zip(codec.conditions, wanted.words, strict=True)]
     about = [functools.reduce(operator.or_, row) for row in zip(*filter(None, described), strict=True)]
     if medium.sheet:
         folder.write(medium.sheet, medium.contents(items, columns_for(len({json.dumps(row) for row in about})), wanted.cond))

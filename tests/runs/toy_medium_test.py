@@ -23,7 +23,7 @@ from tinygen.samplers.paths import Sampler
 class Beads(media.Medium):
     """Strings of dark and light beads: x [L, 1] in [-1, 1]."""
 
-    name: str = "beads"
+    name: ClassVar[str] = "beads"
 
     suffix: ClassVar[str] = "string"
     sheet: ClassVar[str] = "all.strings"

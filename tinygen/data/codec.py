@@ -122,7 +122,7 @@ class Codec:
 
         rotary: whether the model's positions are rotations, which no weight depends on
         """
-        found = self.medium.differences(old.medium, self.spec, old.spec)
+        found = self.medium.differences(old.medium)
         for kind in CONDITIONS:
             pair = (next((each for each in codec.conditions if isinstance(each, kind)), None) for codec in (old, self))
             found += kind.differences(*pair)

@@ -94,9 +94,9 @@ class Condition:
         """What the previews of a run ask for: arrays, and words. Without arrays a preview takes those of the held-out examples."""
         return self.encode(Request(), num), self.words(Request(), num)
 
-    def in_turn(self) -> str:
-        """What samples are asked for when a request asks for nothing, in the words of a score's protocol."""
-        return "none"
+    def rule(self, request: Request) -> str:
+        """What samples are asked for, in the words of a score's protocol."""
+        return ", ".join(request.labels) or f"every {self.noun} in turn"
 
     def of_examples(self, examples: Examples, indices: np.ndarray) -> Batch:
         """Its arrays for the examples at `indices`."""

@@ -60,8 +60,8 @@ class Labels(Condition):
             raise UserError(f"label {name} is out of range: this model knows 0 to {len(self.names) - 1} ({listed(self.names)})")
         raise unknown("label", name, self.names)
 
-    def in_turn(self) -> str:
-        return "every label in turn"
+    def rule(self, request: Request) -> str:
+        return ", ".join(self.names[self.index(name)] for name in request.labels) or super().rule(request)
 
     def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
         return [{"label": int(label), "name": self.names[label]} for label in arrays["label"]]

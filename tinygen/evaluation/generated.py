@@ -63,9 +63,9 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
             "--labels=data and --ref=train or validation"
         )
     if not asked_for_nothing:
-        return codec.encode(num, request), ", ".join(codec.labels[index] for index in codec.encode(len(labels), request)["label"])
+        return codec.encode(num, request), " and ".join(each.rule(request) for each in guiding)
     if list(labels) == ["all"]:
-        return codec.encode(num), " and ".join(each.in_turn() for each in guiding)
+        return codec.encode(num), " and ".join(each.rule(Request()) for each in guiding)
     if reference is None:
         nouns = " or ".join(f"{each.noun}s" for each in guiding)
         raise UserError(f"--labels=data: the reference has no {nouns} of this model's data; give --labels=all, or names")

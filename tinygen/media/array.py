@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tinygen.errors import UserError
 from tinygen.media.base import Medium
 
 
@@ -15,6 +16,12 @@ class Array(Medium):
     """Arrays of any meaning. name: what the data set calls them"""
 
     name: str = "array"
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Array":
+        if not isinstance(tree["kind"], str):
+            raise UserError("a codec's kind is a word")
+        return cls(tree["kind"])
 
     sheet: ClassVar[str] = "samples.npz"
 

@@ -1,7 +1,7 @@
 """A medium is what people look at: images, text, and later video and audio. This is the interface of all of them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +22,8 @@ class Medium:
     name: what `codec.json` calls the medium
     """
 
-    name: str = dataclasses.field(kw_only=True)
+    name: ClassVar[str] = ""
 
-    array: ClassVar[str] = "x"  # the array of a batch that holds the items
     suffix: ClassVar[str] = ""  # of an item's own file; "" = items have none
     sheet: ClassVar[str] = ""  # the name of one file with all the items of a call; "" = there is none
     sheet_suffix: ClassVar[str] = ""  # of a preview's file, which shows several items; "" = they cannot be shown
@@ -43,7 +42,7 @@ class Medium:
         """The medium of a `codec.json`. Raises UserError for what is none."""
         if not isinstance(tree["kind"], str):
             raise UserError("a codec's kind is a word")
-        return cls(name=tree["kind"])
+        return cls()
 
     def to_json(self) -> dict[str, Any]:
         """What `codec.json` says of the medium; the inverse of `from_json`."""
@@ -81,10 +80,9 @@ class Medium:
         """An item that grows token by token. Raises NotImplementedError for items that appear whole."""
         raise NotImplementedError(self.name)
 
-    def of_batch(self, batch: Batch, decoded: Any) -> Any:
-        """The items of a batch of examples. decoded: `decode` of its `array`."""
-        del batch
-        return decoded
+    def of_batch(self, batch: Batch, to_medium: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """The items of a batch of examples. to_medium: leads from the model's domain to the medium"""
+        return self.decode(to_medium(batch["x"]))
 
     def first(self, value: Any, num: int) -> Any:
         """The first `num` items of what a preview shows, before or after `decode`."""
@@ -110,9 +108,8 @@ class Medium:
         """A preview in a line of the log; "" = nothing worth reading."""
         return ""
 
-    def differences(self, old: "Medium", spec: Spec, old_spec: Spec) -> list[str]:
+    def differences(self, old: "Medium") -> list[str]:
         """What makes weights trained on the medium `old` mean something else here, one line each."""
-        del spec, old_spec
         return [f"kind: {old.name!r} -> {self.name!r}"] if old.name != self.name else []
 
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:

@@ -18,7 +18,8 @@ MARKED = 32  # points of a curve at most that are drawn as such: between them no
 class Curve(Medium):
     """A plot of points [N, 1 + K]: x, then a column for each of the K named `curves`."""
 
-    name: str = "curve"
+    name: ClassVar[str] = "plot"
+
     curves: tuple[str, ...] = ()
 
     suffix: ClassVar[str] = "png"

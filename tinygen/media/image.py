@@ -17,7 +17,7 @@ BORDER = 2  # pixels between the images of a grid, before enlarging
 class Image(Medium):
     """Images [H, W, C] in [-1, 1]; their items are uint8."""
 
-    name: str = "image"
+    name: ClassVar[str] = "image"
 
     suffix: ClassVar[str] = "png"
     sheet: ClassVar[str] = "grid.png"
@@ -46,10 +46,10 @@ class Image(Medium):
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
         """The channels of the images: models take any height and width."""
         seen = super().seen_by_weights(name, field, rotary=rotary)
-        return seen | {"shape": field.shape[2:]} if name == self.array else seen
+        return seen | {"shape": field.shape[2:]} if name == "x" else seen
 
     def positions(self, spec: Spec) -> tuple[int, int] | None:
-        height, width, _ = spec[self.array].shape
+        height, width, _ = spec["x"].shape
         return height, width
 
 

@@ -25,9 +25,8 @@ class Text(Medium):
     """Text, as the tokens of a vocabulary. An example is a window: `tokens`, `target` and `segment`, int32 [L] each."""
 
     vocabulary: Vocabulary
-    name: str = dataclasses.field(default="text", kw_only=True)
+    name: ClassVar[str] = "text"
 
-    array: ClassVar[str] = "tokens"
     suffix: ClassVar[str] = "txt"
     sheet_suffix: ClassVar[str] = "txt"
     element: ClassVar[str] = "pre"
@@ -67,7 +66,7 @@ class Text(Medium):
         parts = [np.split(row, np.flatnonzero(row == PROMPT_ENDS)[:1]) for row in np.asarray(x)]
         return [MARK.join(self.vocabulary.decode(part[part != PROMPT_ENDS]) for part in row) for row in parts]
 
-    def of_batch(self, batch: Batch, decoded: Any) -> list[str]:
+    def of_batch(self, batch: Batch, to_medium: Any) -> list[str]:
         """The text of windows, without padding. ENDED stands where a document ends and another begins."""
         texts = []
         for tokens, segment in zip(batch["tokens"], batch["segment"], strict=True):
@@ -92,10 +91,10 @@ class Text(Medium):
         """The first text, shortened to a line."""
         return textwrap.shorten(next(iter(items), ""), GLIMPSE, placeholder=" ...")
 
-    def differences(self, old: Medium, spec: Spec, old_spec: Spec) -> list[str]:
+    def differences(self, old: Medium) -> list[str]:
         """Another kind or size of vocabulary; where these are equal, the first token that differs."""
         if not isinstance(old, Text):
-            return super().differences(old, spec, old_spec)
+            return super().differences(old)
         before, now = old.vocabulary, self.vocabulary
         if before == now:
             return []

@@ -23,7 +23,7 @@ class Asked(NamedTuple):
 
     cond: Batch
     negative: Batch | None
-    words: list[str]
+    words: tuple[list[str], ...]
 
 
 def asked(codec: Codec, request: Request, num: int, guidance: float | None = None) -> Asked:
@@ -36,7 +36,7 @@ def asked(codec: Codec, request: Request, num: int, guidance: float | None = Non
     if request.negative is not None and guidance == 1:
         raise UserError("--negative needs guidance, which --guidance=1 turns off: give a larger one")
     request = dataclasses.replace(request, read=reader)
-    cond, words = codec.encode(num, request), [word for each in codec.conditions for word in each.words(request, num)]
+    cond, words = codec.encode(num, request), tuple(each.words(request, num) for each in codec.conditions)
     if request.negative is None:
         return Asked(cond, None, words)
     away = dict(cond)

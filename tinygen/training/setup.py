@@ -1,6 +1,7 @@
 """The set-up shared by `train` and `check`: the program, the initial state, the record, an overview of the data."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -84,11 +85,11 @@ def compiled(run: Run, compiling: Future[jax.stages.Compiled] | None, record: Ru
     return take_step
 
 
-def open_record(run: Run, folder: epath.Path, *, start: int = 0, attempt: int = 0, stall: float = 0.0) -> RunLogger:
+def open_record(run: Run, folder: epath.Path, *, start: int = 0, attempt: int = 0, stall: float = 0.0, bar: bool = True) -> RunLogger:
     """The run's logger in a folder. For the other arguments see `tinygen.workdir.logger.RunLogger`."""
     config = run.config
     train, noun, settings = config.train, run.source.codec.medium.noun, config_lib.flatten(config)
-    return RunLogger(folder, start, train.steps, config.batch_size, noun, train.writers, settings, attempt, stall)
+    return RunLogger(folder, start, train.steps, config.batch_size, noun, train.writers, settings, attempt, stall, bar)
 
 
 def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:
@@ -156,11 +157,11 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # the split may be sorted by label
     batch = examples.take(indices)
-    items = codec.medium.of_batch(batch, latents.items(codec, batch[codec.medium.array]))
+    items = codec.medium.of_batch(batch, functools.partial(latents.to_medium, codec.domain))
     workdir.write(f"data.{codec.medium.sheet_suffix}", codec.medium.encode(codec.medium.overview(items)))
     rows = [{"index": index} for index in indices.tolist()]
     known = {"file": examples.names(indices), "caption": examples.captions(indices)}
-    known["label"] = [codec.labels[label] for label in batch.get("label", [])]
+    known["label"] = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
     for what, values in known.items():
         for row, value in zip(rows, values, strict=False):
             row |= {what: value} if value else {}

@@ -33,8 +33,8 @@ def check_data(config: Config, codec: Codec, saved: Saved) -> None:
     """
     found = codec.differences(saved.codec, rotary=config.model.get("positions") == "rope")
     if config.init.partial:
-        for each in codec.medium.differences(saved.codec.medium, codec.spec, saved.codec.spec):
-            logging.warning("config.init.partial: %s. Rows of an embedding that fits belong to other tokens", each)
+        for each in codec.medium.differences(saved.codec.medium):
+            logging.warning("config.init.partial: %s. Arrays that fit are loaded, but mean something else", each)
     _refuse(config, "other data", found, "Give the same data")
     if (sides := codec.medium.positions(codec.spec)) and not config.init.partial:
         _check_positions(config, sides, saved.config, saved.codec.medium.positions(saved.codec.spec) or sides)

@@ -74,6 +74,7 @@ class RunLogger:
 
     attempt: number of rollbacks so far
     stall: minutes without a step before the log and events.jsonl say what the run is waiting for; 0 = never
+    bar: show a progress bar on a terminal
     noun: what the examples are ("image"), for the rate
     extra_writers: names of rows of `tinygen.workdir.writers.WRITERS`, which receive the run's `settings`
     """
@@ -89,6 +90,7 @@ class RunLogger:
         settings: Mapping[str, Any],
         attempt: int = 0,
         stall: float = 0,
+        bar: bool = True,
     ):
         self.workdir = folder(workdir, held=True)
         self.journal = MetricsFile(self.workdir, start, attempt) if leads() else None
@@ -102,7 +104,7 @@ class RunLogger:
         self.reached = start
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-            console=self.console, disable=not self.console.is_terminal,
+            console=self.console, disable=not (bar and self.console.is_terminal),
         )  # fmt: skip
         self.task = self.progress.add_task("training", total=steps, completed=start, rate="")
         self.steps = steps

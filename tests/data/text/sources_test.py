@@ -211,7 +211,7 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
     partial = config_lib.change(stage, dict(init=dict(partial=True)))
     with caplog.at_level("WARNING"):
         warm_start.check_data(partial, bytewise, earlier)
-    assert "vocabulary: 300 tokens (bpe) -> 257 tokens (bytes). Rows of an embedding" in caplog.text
+    assert "vocabulary: 300 tokens (bpe) -> 257 tokens (bytes). Arrays that fit are loaded" in caplog.text
     assert "vocabulary: 257 tokens (bytes) -> 300 tokens (bpe)" in refused(bytewise, small)
     zebras = tmp_path / "zebras.txt"
     zebras.write_text(f"{MARKER}".join(f"zebra zigzags zoom {index}" * 9 for index in range(99)))

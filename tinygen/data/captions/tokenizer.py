@@ -80,7 +80,7 @@ class CaptionTokens(Condition):
         words = list(request.prompts or self.examples)
         return [words[index % len(words)] for index in range(num)] if words else []
 
-    def in_turn(self) -> str:
+    def rule(self, request: Request) -> str:
         return f"the run's {len(self.examples)} example prompts in turn"
 
     def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
