@@ -194,6 +194,6 @@ def test_a_process_finds_its_own_cgroup(tmp_path, listed, path):
 
 def test_free_bytes_are_those_of_the_nearest_folder_and_a_store_tells_none(tmp_path):
     deep = epath.Path(tmp_path / "not" / "yet")
-    assert limits.standing(deep) == epath.Path(tmp_path)
+    assert limits.nearest_existing(deep) == epath.Path(tmp_path)
     assert limits.free_bytes(deep) > 0
     assert limits.free_bytes(epath.Path("gs://bucket/run")) is None
