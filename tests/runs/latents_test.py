@@ -204,7 +204,7 @@ def test_latents_are_no_pictures_to_compare_with_and_no_network_for_features(sma
     saved = find(finished_latents)
     classifying = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(objective=dict(name="classification"))))
     monkeypatch.setattr(load.store, "find", lambda *_, **__: classifying)
-    with pytest.raises(UserError, match="on latent data"):
+    with pytest.raises(UserError, match="on latents data"):
         load.of_run(str(finished_latents))
 
 
