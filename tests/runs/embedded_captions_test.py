@@ -126,7 +126,7 @@ def test_an_encoder_that_has_moved_is_given_and_is_the_same(draw):
         (dict(encoder="/nowhere"), "--encoder=/nowhere: there is no such folder"),
         (dict(prompts=("one two three four five six seven eight nine",)), "has 9 tokens, and this model reads 8"),
         (dict(negative=" "), "is empty"),
-        (dict(negative="red", settings=dict(guidance=1.0)), "--guidance=1 is off"),
+        (dict(negative="red", settings=dict(guidance=1.0)), "--guidance=1 turns off"),
     ],
     ids=str,
 )

@@ -106,7 +106,7 @@ def test_guidance_leads_away_from_a_negative_prompt(draw):
         (["--prompt=a red square and many more words than it reads"], "tokens, and this model reads 6: shorten it"),
         (["--prompts=nowhere.txt"], "--prompts=nowhere.txt cannot be read: No such file"),
         (["--prompt=a", "--prompts=nowhere.txt"], "not both"),
-        (["--prompt=a", "--negative=b", "--guidance=1"], "--guidance=1 is off"),
+        (["--prompt=a", "--negative=b", "--guidance=1"], "--guidance=1 turns off"),
         (["--labels=red"], "without labels"),
     ],
     ids=str,
