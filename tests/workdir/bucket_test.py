@@ -153,7 +153,7 @@ def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reporte
 def test_arrays_are_written_to_a_bucket(bucket):
     folder = opened("gs://bucket/arrays")
     codec = Codec(medium=Array("curve"), spec={}, conditions=(Labels(("a",)),))
-    sample.write(folder, np.ones((2, 1)), Asked({"label": np.zeros(2, int)}, None, []), codec, {})
+    sample.write(folder, np.ones((2, 1)), Asked({"label": np.zeros(2, int)}, None, ([],)), codec, {})
     assert np.load(bucket / "arrays" / "samples.npz")["x"].shape == (2, 1)
 
 
