@@ -225,7 +225,7 @@ def test_processes_with_other_folders_refuse_and_name_theirs(start, tmp_path):
     ended = [process.wait() for process in (start(0, *command), start(1, *other))]
     assert [each.status for each in ended] == [2, 2]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    assert f"--workdir={tmp_path / 'other'} is not the folder that process 0 has" in ended[1].said
+    assert f"--workdir={tmp_path / 'other'} is not the folder of process 0" in ended[1].said
 
 
 @pytest.mark.slow
