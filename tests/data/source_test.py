@@ -126,7 +126,7 @@ def with_one(value):
         (dict(x=with_one(1.01)), "spans"),
         (dict(x=GOOD["x"].astype(np.float64)), "float64"),
         (dict(x=PIXELS.astype(np.uint8)), "uint8"),
-        (dict(x=GOOD["x"].transpose(0, 3, 1, 2)), r"\[1, 4, 4\] an example, the codec says float32\[4, 4, 1\]"),
+        (dict(x=GOOD["x"].transpose(0, 3, 1, 2)), r"\[1, 4, 4\] per example, the codec says float32\[4, 4, 1\]"),
         (dict(x=GOOD["x"][..., 0]), "an example"),
         (dict(x=with_one(np.nan)), "not finite"),
         (dict(x=with_one(np.inf)), "not finite"),

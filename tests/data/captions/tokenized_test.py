@@ -137,4 +137,4 @@ def test_labels_beside_captions_are_refused():
 def test_it_is_said_that_words_are_those_that_the_weights_have_learnt():
     before = tokenized(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec
     later = tokenized(source(["blue blue"]), tokens="bpe", length=8, vocabulary=999, known=before)
-    assert any("config.text.vocabulary has no say" in line for line in later.about())
+    assert any("config.text.vocabulary is ignored" in line for line in later.about())
