@@ -127,14 +127,14 @@ def with_one(value):
         (dict(x=GOOD["x"].astype(np.float64)), "float64"),
         (dict(x=PIXELS.astype(np.uint8)), "uint8"),
         (dict(x=GOOD["x"].transpose(0, 3, 1, 2)), r"\[1, 4, 4\] per example, the codec says float32\[4, 4, 1\]"),
-        (dict(x=GOOD["x"][..., 0]), "an example"),
-        (dict(x=with_one(np.nan)), "not finite"),
-        (dict(x=with_one(np.inf)), "not finite"),
+        (dict(x=GOOD["x"][..., 0]), "per example"),
+        (dict(x=with_one(np.nan)), "non-finite"),
+        (dict(x=with_one(np.inf)), "non-finite"),
         (dict(x=np.full_like(GOOD["x"], -1)), "hardly varies"),
         (dict(label=np.array([0, 1, 3, 0, 1, 2], np.int32)), "'label' spans"),
         (dict(label=np.array([0, 1, -1, 0, 1, 2], np.int32)), "'label' spans"),
         (dict(label=GOOD["label"].astype(np.int64)), "int64"),
-        (dict(label=np.eye(3, dtype=np.int32)[GOOD["label"]]), "an example"),
+        (dict(label=np.eye(3, dtype=np.int32)[GOOD["label"]]), "per example"),
     ],
 )
 def test_a_first_batch_that_breaks_its_codecs_promise_is_refused(change, said):

@@ -153,10 +153,10 @@ class Codec:
         except UserError as error:
             raise UserError(f"{place}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:
-            raise UserError(f"{place} is not a codec of this version ({str(error)[:120]})") from error
+            raise UserError(f"{place}: not a codec of this version ({str(error)[:120]})") from error
         read = codec.to_json()
         if unread := [str(key) for key, value in tree.items() if value and not read.get(key)]:
-            raise UserError(f"{place} is not a codec of this version: {codec.noun} data have no {', '.join(unread)[:120]}")
+            raise UserError(f"{place}: not a codec of this version: {codec.noun} data have no {', '.join(unread)[:120]}")
         return codec
 
 

@@ -82,7 +82,7 @@ def test_an_example_without_a_caption_has_padding_alone():
 def test_captions_that_are_cut_off_are_told_of():
     said = "\n".join(as_bytes(["short", "far too long to be read", "a longer one"]).about())
     assert "captions for 3 of 3 training images" in said
-    assert "config.text.length=8: 2 captions of train have more tokens, up to 23" in said
+    assert "config.text.length=8: 2 captions of train have up to 23 tokens and are truncated" in said
 
 
 @pytest.mark.parametrize("changed", [dict(length=9), dict(train=["b"]), dict(fingerprint="other"), dict(validation=["new"])], ids=str)
