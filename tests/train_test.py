@@ -210,7 +210,7 @@ def test_a_run_is_not_resumed_on_other_data(curve, add_row, tmp_path):
     train.main(curve(train=dict(steps=2)), str(tmp_path / "run"))
     other = dataclasses.replace(build.data_source(curve()), fingerprint="another sine")
     add_row("data", "toy_sine", lambda *, num: other, dict(num=64))
-    said = r"\(their fingerprint was sine 64 and is another sine; data_files.json, which would say what they were, is not there\)"
+    said = r"\(their fingerprint was sine 64 and is another sine; data_files.json, which would list the earlier contents, is missing\)"
     with pytest.raises(UserError, match=f"the data have changed since this run began {said}"):
         train.main(curve(train=dict(steps=4)), str(tmp_path / "run"))
     assert steps_in(tmp_path / "run") == [2]

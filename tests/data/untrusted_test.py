@@ -131,7 +131,7 @@ def test_names_outside_of_the_folder_are_those_of_no_picture(kind, pictures):
         ('{"file_name": "0.png", "text": "' + "x" * 2**21, "line 1: longer than 1,048,576 bytes"),
         (json.dumps({"file_name": "0.png", "kind": "x" * 2000}), "'kind' has 2,000 characters, a label at most 1,000"),
         ('{"file_name": "0.png", "kind": ' + HUGE + "}", "'kind' has 4,000 characters"),
-        ('{"file_name": "0.png", "kind": NaN}', "'kind' is no label"),
+        ('{"file_name": "0.png", "kind": NaN}', "'kind' is not a label"),
         ('{"file_name": ["0.png"]}', "not a JSON object with a"),
         ('{"file_name": "0.png", "text": "\0"}', r"line 1: not JSON \(line 1 holds a zero byte\)"),
         (json.dumps({"file_name": "0.png"} | {f"key {number}": 1 for number in range(1001)}), "more than 1,000 different keys"),
@@ -194,7 +194,7 @@ def test_a_damaged_index_of_a_folder_is_made_anew(pictures):
 
 @pytest.mark.parametrize("name", ["someone:set", "huggingface:mnist/x:1.0.0", "a-b:c"])
 def test_a_tfds_set_of_a_namespace_is_refused_since_its_code_would_run(name):
-    with pytest.raises(UserError, match="brings its author's code"):
+    with pytest.raises(UserError, match="runs its author's code"):
         trust.check_name(name)
 
 

@@ -241,7 +241,7 @@ SPOILT = {
     "a scale of 0": (dict(scale=0), "not positive"),
     "10**6 channels": (dict(shift=[0.0] * 10**6), "have no channels"),
     "a list for a recipe": (dict(data=[]), "which images"),
-    "a key that none has": (dict(decode="os.system"), "no codec of this version"),
+    "a key that none has": (dict(decode="os.system"), "not a codec of this version"),
 }
 
 

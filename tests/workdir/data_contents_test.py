@@ -119,7 +119,7 @@ def test_embeddings_of_other_data_are_refused_by_the_files_that_are_others(photo
     with pytest.raises(UserError, match=r"the captions of validation have changed .* \(1 file with another caption: '6.png'\)"):
         embedded(pictures(photos), str(tmp_path / "out"))
     put(photos / "new.png", 0)
-    with pytest.raises(UserError, match=r"is of other data \(1 file added: 'new.png'\)"):
+    with pytest.raises(UserError, match=r"belongs to other data \(1 file added: 'new.png'\)"):
         embedded(pictures(photos), str(tmp_path / "out"))
 
 
@@ -154,7 +154,7 @@ def test_without_a_list_of_those_data_the_fingerprints_are_told(text, photos, wo
     put(photos / "new.png", 0)
     now = pictures(photos)
     prints = f"their fingerprint was {before.fingerprint} and is {now.fingerprint}"
-    assert said_of(workdir, before, now) == f"{prints}; data_files.json, which would say what they were, is not there"
+    assert said_of(workdir, before, now) == f"{prints}; data_files.json, which would list the earlier contents, is missing"
 
 
 @pytest.mark.parametrize("files", [None, 7, ["a"], {"3.png": 7, "4.png": "x", "\x1b[31m" + "x" * 10**5: "y"}], ids=str)

@@ -1,6 +1,6 @@
-"""Codec: what arrays mean - what people see in them, what a model sees, and what samples can be asked for - without the data.
+"""Codec: the meaning of a data set's arrays (medium, domain, conditions), without the data.
 
-It is written to the workdir and into every checkpoint, so that sampling never needs the data set.
+It is saved in the workdir and in every checkpoint, so that sampling never needs the data set.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ __all__ = ["Batch", "Codec", "Field", "encode_pixels"]
 RAW = Domain()
 CONDITIONS: tuple[type[Condition], ...] = (Labels, CaptionTokens, CaptionEmbeddings, Prompt)
 
-# What the constructors of models and objectives may ask for, and its value where the data have no such thing; None = it is missing then.
+# Arguments that constructors of models and objectives may take, with their value for data without such a fact; None = absent.
 FACTS: dict[str, Any] = {
     "shape": None,  # of an example's x
     "target_shape": None,  # of an example's y
-    "length": None,  # tokens of a window
+    "length": None,  # tokens per window
     "vocabulary": None,  # number of tokens
-    "token_bytes": None,  # bytes of UTF-8 that each token stands for
+    "token_bytes": None,  # UTF-8 bytes of each token
     "end": None,  # the token that ends a document
     "classes": 0,  # number of labels
-    "text_length": 0,  # tokens of a caption
-    "text_vocabulary": 0,  # number of tokens of captions, where the model embeds them itself
-    "text_features": 0,  # width of a caption's embeddings, where a frozen text encoder made them
+    "text_length": 0,  # tokens per caption
+    "text_vocabulary": 0,  # number of caption tokens, if the model embeds them itself
+    "text_features": 0,  # width of caption embeddings from a frozen text encoder
 }
 
 
@@ -44,10 +44,10 @@ FACTS: dict[str, Any] = {
 class Codec:
     """The meaning of a data set's arrays.
 
-    medium: what people look at
+    medium: what the data show to people
     spec: the arrays of an example
-    domain: what of the medium the model sees in `x`
-    conditions: what samples can be asked for
+    domain: how `x` represents the medium
+    conditions: what samples can be conditioned on
     """
 
     medium: Medium
@@ -57,12 +57,12 @@ class Codec:
 
     def __post_init__(self) -> None:
         if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
-            raise UserError("the tokens of an example are not in one row")
+            raise UserError("the tokens of an example must be one-dimensional")
         for part in (self.medium, self.domain, *self.conditions):
             part.check_spec(self.spec)
 
     def facts(self) -> dict[str, Any]:
-        """What a model or an objective may need to know of the data: those of FACTS that these data have."""
+        """The FACTS of these data, for constructors of models and objectives."""
         facts = {name: value for name, value in FACTS.items() if value is not None}
         if "x" in self.spec:
             facts["shape"] = self.spec["x"].shape
@@ -81,26 +81,26 @@ class Codec:
 
     @property
     def condition_keys(self) -> tuple[str, ...]:
-        """The arrays of an example that hold its conditions."""
+        """The keys of the arrays that hold an example's conditions."""
         return tuple(key for each in self.conditions for key in each.keys)
 
     @property
     def guided(self) -> bool:
-        """Whether there is a condition that guidance can act on."""
+        """Whether guidance can act on any condition."""
         return any(each.guides for each in self.conditions)
 
     @property
     def comparable(self) -> bool:
-        """Whether scores over image features can take the examples as they are."""
+        """Whether image-feature scores accept the examples unchanged."""
         return self.domain.raw and self.medium.comparable
 
     @property
     def noun(self) -> str:
-        """What the examples are."""
+        """The plural noun for examples, in messages."""
         return self.medium.noun if self.domain.raw else "latents"
 
     def encode(self, num: int, request: Request | None = None) -> Batch:
-        """The arrays of all conditions for `num` samples; without a request each condition's own choice.
+        """The arrays of all conditions for `num` samples; by default each condition's own choice.
 
         Raises UserError for a request that cannot be met.
         """
@@ -110,17 +110,17 @@ class Codec:
         return arrays
 
     def moved(self, autoencoder: str) -> "Codec":
-        """The same, after the autoencoder of its latents has moved. Raises UserError without latents."""
+        """The codec with its latents' autoencoder at another path. Raises UserError without latents."""
         return dataclasses.replace(self, domain=self.domain.moved(autoencoder))
 
     def with_condition(self, condition: Condition, spec: Spec) -> "Codec":
-        """The same with one condition more, whose arrays `spec` describes."""
+        """The codec with one more condition, whose arrays `spec` describes."""
         return dataclasses.replace(self, spec={**self.spec, **spec}, conditions=(*self.conditions, condition))
 
     def differences(self, old: "Codec", *, rotary: bool) -> list[str]:
-        """What makes weights trained on data of the codec `old` mean something else here, one line each.
+        """The differences from `old` that change the meaning of trained weights, one line each.
 
-        rotary: whether the model's positions are rotations, which no weight depends on
+        rotary: whether the model encodes positions as rotations, which no weight depends on
         """
         found = self.medium.differences(old.medium)
         for kind in CONDITIONS:
@@ -143,7 +143,7 @@ class Codec:
 
     @classmethod
     def from_json(cls, tree: Any, place: str = "codec") -> "Codec":
-        """The inverse of `to_json`. Raises UserError, naming the `place`, for whatever is no codec."""
+        """The inverse of `to_json`. Raises UserError, naming the `place`, for an invalid codec."""
         try:
             spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
             medium = media.from_json(tree)
@@ -153,10 +153,10 @@ class Codec:
         except UserError as error:
             raise UserError(f"{place}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:
-            raise UserError(f"{place}: it is no codec of this version ({str(error)[:120]})") from error
+            raise UserError(f"{place}: not a codec of this version ({str(error)[:120]})") from error
         read = codec.to_json()
         if unread := [str(key) for key, value in tree.items() if value and not read.get(key)]:
-            raise UserError(f"{place}: it is no codec of this version: {codec.noun} data have no {', '.join(unread)[:120]}")
+            raise UserError(f"{place}: not a codec of this version: {codec.noun} data have no {', '.join(unread)[:120]}")
         return codec
 
 

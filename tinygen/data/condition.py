@@ -1,4 +1,4 @@
-"""A condition is something that samples can be asked for: a label, a caption, how a text begins."""
+"""Conditions: what samples can be conditioned on, such as a label, a caption or the beginning of a text."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,13 @@ from tinygen.media.base import Medium
 from tinygen.media.field import Spec
 
 Batch = dict[str, Any]
-"""Arrays with a row per sample, or objects that are indexed like one."""
+"""Arrays with a row per sample, or objects indexed like arrays."""
 
-BLOCK = 64  # examples that are read at once
+BLOCK = 64  # examples read at once
 
 
 class Examples(Protocol):
-    """What a condition reads of a split: see `tinygen.data.source.Examples`."""
+    """The part of `tinygen.data.source.Examples` that conditions use."""
 
     def __len__(self) -> int: ...
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]: ...
@@ -26,14 +26,14 @@ class Examples(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asks samples for; the defaults ask for nothing.
+    """What a user requests of samples; the defaults request nothing.
 
     labels: numbers or names, used in turn
     prompts: texts, used in turn
     negative: the negative prompt, which guidance steers away from
     stop: strings that end a text
-    encoder: the folder or name of the text encoder, where it is not the one that the run used
-    read: (condition, encoder) -> the encoder's function, for a condition that needs a text encoder
+    encoder: folder or name of the text encoder, if not the run's own
+    read: (condition, encoder) -> the encoder's function, for conditions that need a text encoder
     """
 
     labels: Sequence[str] = ()
@@ -45,7 +45,7 @@ class Request:
 
 
 class Condition:
-    """One kind of condition. Every member has a default, which describes a condition that nobody needs to mention.
+    """One kind of condition. Every member has a default.
 
     A new kind is a subclass in a file of its own, a row of `tinygen.data.codec.CONDITIONS`, and its `keys` in
     `tinygen.nn.conditioning.CONDITIONS`.
@@ -53,26 +53,26 @@ class Condition:
 
     noun: ClassVar[str] = "condition"
     keys: ClassVar[tuple[str, ...]] = ()  # its arrays in a batch
-    answers: ClassVar[tuple[str, ...]] = ()  # the fields of a `Request` that are for it
+    answers: ClassVar[tuple[str, ...]] = ()  # the fields of `Request` that it answers
     guides: ClassVar[bool] = True  # whether guidance can act on it
-    needs_examples: ClassVar[bool] = False  # whether only examples of the data can say what to ask for by default
-    fact: ClassVar[str] = ""  # the argument of a model that can be given it; "" = any model can
+    needs_examples: ClassVar[bool] = False  # whether its default request comes from examples of the data
+    fact: ClassVar[str] = ""  # the constructor argument of models that accept it; "" = any model does
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any], medium: Medium) -> "Condition | None":
-        """The condition that a `codec.json` describes; None where it has no such condition."""
+        """The condition described by `codec.json`; None if it has none of this kind."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """What `codec.json` says of it; the inverse of `from_json`."""
+        """Its entries in `codec.json`; the inverse of `from_json`."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """What constructors of models and objectives may ask for, under the names of `tinygen.data.codec.FACTS`."""
+        """Arguments for constructors of models and objectives, named as in `tinygen.data.codec.FACTS`."""
         return {}
 
     def check_spec(self, spec: Spec) -> None:
-        """Raises UserError where the arrays of an example cannot hold it."""
+        """Raises UserError if an example's arrays do not fit it."""
 
     def encode(self, request: Request, num: int) -> Batch:
         """Its arrays for `num` samples. Raises UserError for a request that cannot be met."""
@@ -83,47 +83,67 @@ class Condition:
         return {}
 
     def words(self, request: Request, num: int) -> list[str]:
-        """What each of `num` samples is asked for, in words; [] without words."""
+        """The request for each of `num` samples in words; [] if it has none."""
         return []
 
     def number(self, request: Request) -> int | None:
-        """How many samples a request means that does not give their number; None = as many as usual."""
+        """The default number of samples for a request; None = the usual number."""
         return None
 
     def preview(self, num: int, held_out: Examples) -> tuple[Batch, list[str]]:
-        """What the previews of a run ask for: arrays, and words. Without arrays a preview takes those of the held-out examples."""
+        """The arrays and words of a run's previews. Without arrays, previews use those of held-out examples."""
         return self.encode(Request(), num), self.words(Request(), num)
 
     def rule(self, request: Request) -> str:
-        """What samples are asked for, in the words of a score's protocol."""
+        """The request in words, for a score's protocol."""
         return ", ".join(request.labels) or f"every {self.noun} in turn"
 
     def of_examples(self, examples: Examples, indices: np.ndarray) -> Batch:
         """Its arrays for the examples at `indices`."""
         parts: dict[str, list[np.ndarray]] = {key: [] for key in self.keys}
         unique, rows = np.unique(indices, return_inverse=True)
-        for first in range(0, len(unique), BLOCK):  # whole examples: not all of them at once
+        for first in range(0, len(unique), BLOCK):  # whole examples may not all fit in memory
             block = examples.take(unique[first : first + BLOCK])
             for key in self.keys:
                 parts[key].append(block[key])
         return {key: np.concatenate(blocks)[rows] for key, blocks in parts.items()}
 
     def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
-        """What `samples.json` says of each sample."""
+        """The entry of each sample in `samples.json`."""
         return []
 
     @classmethod
     def differences(cls, old: Self | None, new: Self | None) -> list[str]:
-        """What makes weights trained with `old` mean something else with `new`, one line each; None = without such a condition."""
+        """The differences that change the meaning of trained weights, one line each; None = no such condition."""
         return []
 
     def unread(self, model: str) -> str:
-        """The message for a model that cannot be given it."""
+        """The message for a model that does not accept it."""
         return f"model {model!r} takes no {self.noun}"
 
 
+class Prompted(Condition):
+    """A condition given in words."""
+
+    noun: ClassVar[str] = "prompt"
+
+    def asked(self, request: Request) -> Sequence[str]:
+        """The prompts of the request, or the defaults."""
+        return request.prompts
+
+    def words(self, request: Request, num: int) -> list[str]:
+        prompts = self.asked(request)
+        return [prompts[index % len(prompts)] for index in range(num)] if prompts else []
+
+    def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"prompt": each} for each in words]
+
+    def unread(self, model: str) -> str:
+        return f"model {model!r} takes no captions: choose microdit, or leave config.text.tokens and config.text.embeddings empty"
+
+
 def check_answered(request: Request, conditions: Sequence[Condition]) -> None:
-    """Raises UserError for a part of the request that no condition of the model answers."""
+    """Raises UserError for a field of the request that no condition answers."""
     answered = {name for each in conditions for name in each.answers}
     refusals = {
         "labels": "--labels: this model was trained without labels",

@@ -1,6 +1,6 @@
-"""What a data set consists of, piece by piece: when a run is resumed on other data, by this it says what has changed.
+"""The contents of a data set, to report what has changed when a run is resumed on other data.
 
-The fingerprint decides whether data are the same. This only finds words for it, so short digests will do.
+The fingerprint decides whether data are the same. Contents only explain, so short digests suffice.
 """
 
 import dataclasses
@@ -11,17 +11,17 @@ from typing import Any
 
 from tinygen.data import naming
 
-LONGEST = 200  # characters of a fact that a message repeats
-FILE = "data_files.json"  # where contents are kept
-MOST = 2**20  # pieces that are kept: more would take a workdir 50 MB
+LONGEST = 200  # characters of a fact in a message
+FILE = "data_files.json"  # stores the contents
+MOST = 2**20  # pieces stored: more would take 50 MB in a workdir
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
     """
     files: {name: digest of its content}
-    labels, captions: {file: digest of what is said about it}, where its name does not say so
-    facts: {what: in a few words}: of what are no files, or not the user's
+    labels, captions: {file: digest of its label or caption}
+    facts: {what: value in a few words}, for data that are not the user's files
     """
 
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -30,20 +30,20 @@ class Contents:
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether there is anything worth keeping, and not too much."""
+        """Whether there is anything to store, and not too much."""
         return 0 < sum(map(len, (self.files, self.labels, self.captions, self.facts))) <= MOST
 
     def also(self, captions: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> "Contents":
         return dataclasses.replace(self, captions={**self.captions, **(captions or {})}, facts={**self.facts, **(facts or {})})
 
     def kept(self, fingerprint: str) -> str:
-        """As JSON, a line a piece, with the fingerprint of the data."""
+        """JSON with one line per piece, and the fingerprint of the data."""
         tables = {field.name: value for field in dataclasses.fields(self) if (value := dict(getattr(self, field.name)))}
         return json.dumps({"fingerprint": fingerprint, **tables}, indent=0) + "\n"
 
     @classmethod
     def of(cls, tree: Any, fingerprint: str | None) -> "Contents | None":
-        """From parsed JSON; None where that is not of data with this fingerprint. What is malformed is left out: it only explains."""
+        """From parsed JSON; None if the fingerprint differs. Malformed entries are dropped: contents only explain."""
         if not isinstance(tree, Mapping) or tree.get("fingerprint") != fingerprint:
             return None
         tables = {field.name: tree.get(field.name) for field in dataclasses.fields(cls)}
@@ -62,7 +62,7 @@ def short(text: str) -> str:
 
 
 def changes(before: Contents, now: Contents) -> list[str]:
-    """What has changed, a few words each, naming the first few files; what one of the two does not know of its files is passed over."""
+    """The changes in words, naming the first few files. Tables that either side lacks are skipped."""
     said = []
     if before.files and now.files:
         said += _said("added", [name for name in now.files if name not in before.files])
@@ -77,13 +77,13 @@ def changes(before: Contents, now: Contents) -> list[str]:
 
 
 def difference(earlier: Contents | None, before: str | None, now: Contents, fingerprint: str, others: Sequence[str] = ()) -> str:
-    """What tells data from those of the fingerprint `before`, in a line.
+    """One line on the difference from the data with the fingerprint `before`.
 
-    earlier: their contents, if they were kept
-    others: further differences, which are known anyway
+    earlier: their contents, if stored
+    others: further known differences
     """
     said = [*others, *(changes(earlier, now) if earlier else ())]
-    unknown = f"{FILE} names no difference" if earlier else f"{FILE}, which would say what they were, is not there"
+    unknown = f"{FILE} names no difference" if earlier else f"{FILE}, which would list the earlier contents, is missing"
     return "; ".join(said) or f"their fingerprint was {naming.shown(str(before)[:40])} and is {fingerprint}; {unknown}"
 
 

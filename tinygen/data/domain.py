@@ -1,4 +1,4 @@
-"""What a model sees of a medium: its values as they are, or an autoencoder's latents (`tinygen.data.latents.provenance.Latents`)."""
+"""Domains: how models see a medium, as raw values or as latents (`tinygen.data.latents.provenance.Latents`)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tinygen.media.field import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """The domain of values as they are; a subclass overrides what differs. `tinygen.pretrained.latents` leads from latents to a medium."""
+    """The domain of raw values; subclasses override what differs. `tinygen.pretrained.latents` decodes latents."""
 
     raw: ClassVar[bool] = True
 
@@ -20,15 +20,15 @@ class Domain:
         return {}
 
     def check_spec(self, spec: Spec) -> None:
-        """Raises UserError where the arrays of an example cannot hold it."""
+        """Raises UserError if an example's arrays do not fit it."""
 
     def check(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Raises UserError where the first batch is not of this domain."""
+        """Raises UserError if the first batch is not of this domain."""
 
     def moved(self, autoencoder: str) -> "Domain":
-        """The same, after its autoencoder has moved to another file or run. Raises UserError where there is none."""
-        raise UserError(f"--autoencoder={autoencoder}: this run was not trained on latents: it needs no autoencoder")
+        """The domain with its autoencoder in another file or run. Raises UserError without an autoencoder."""
+        raise UserError(f"--autoencoder={autoencoder}: this run was not trained on latents and needs no autoencoder")
 
     def differences(self, old: "Domain") -> list[str]:
-        """What makes weights trained on the domain `old` mean something else here, one line each."""
+        """The differences from `old` that change the meaning of trained weights, one line each."""
         return []

@@ -13,12 +13,12 @@ from tinygen.data.encoding import composed
 from tinygen.errors import UserError, listed, unknown
 from tinygen.media.base import Medium
 
-MOST, LONGEST = 2**20, 1000  # labels, characters of one
+MOST, LONGEST = 2**20, 1000  # labels, characters per label
 
 
 @dataclasses.dataclass(frozen=True)
 class Labels(Condition):
-    """names: of the values of `label`, in order"""
+    """names: the names of the values of `label`, in order"""
 
     names: tuple[str, ...]
 
@@ -28,7 +28,7 @@ class Labels(Condition):
 
     def __post_init__(self) -> None:
         if not all(isinstance(name, str) for name in self.names):
-            raise UserError("labels are words")
+            raise UserError("labels must be strings")
         if len(self.names) > MOST or any(len(name) > LONGEST for name in self.names):
             raise UserError(f"there are at most {MOST:,} labels, of at most {LONGEST:,} characters")
 
@@ -68,7 +68,7 @@ class Labels(Condition):
 
     @classmethod
     def differences(cls, old: Self | None, new: Self | None) -> list[str]:
-        """Their number, and the first that differs."""
+        """The numbers of labels if they differ, and the first differing label."""
         before, now = (each.names if each else () for each in (old, new))
         number = [f"labels: {len(before)} -> {len(now)}"] if len(before) != len(now) else []
         pairs = enumerate(itertools.zip_longest(before, now))

@@ -1,35 +1,35 @@
-"""How messages name files: the first few of many, others by their kind, and never more than a line can hold."""
+"""Formats names of files for messages: the first few of many, counts by kind, all cut to fit a line."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-FIRST = 3  # files that a message names; the rest are only counted
-KINDS = 8  # that a message lists
-LONGEST = 80  # characters of a name, which others may have chosen
+FIRST = 3  # files named in a message
+KINDS = 8  # kinds listed in a message
+LONGEST = 80  # characters of a name
 
 
 def shown(text: str) -> str:
-    """Line breaks, control characters and bytes that are not text escaped, so that a line stays a line."""
+    """Escapes line breaks, control characters and undecodable bytes, to keep a message on one line."""
     return text if text.isprintable() else repr(text)
 
 
 def quoted(name: str) -> str:
-    """A name in quotes, its middle left out where it is long."""
+    """A quoted name; the middle of a long one is elided."""
     return repr(name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}...{name[-LONGEST // 2 :]}")
 
 
 def first(names: Iterable[str], reasons: Mapping[str, str] | None = None) -> str:
-    """The first few names in their order, each with its reason where there are reasons."""
+    """The first few names, sorted, each with its reason if given."""
     ordered = sorted(names)
     each = (f"{quoted(name)} ({reasons[name]})" if reasons else quoted(name) for name in ordered[:FIRST])
     return ", ".join(each) + (", ..." if len(ordered) > FIRST else "")
 
 
 def by_kind(counts: Counter[str], reasons: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Numbers of files by extension, the most frequent first; "" is the kind of those without one.
+    """Counts of files by extension, most frequent first; "" = no extension.
 
-    reasons: {extension: why such files are not read}, where that has to be said
+    reasons: {extension: why such files are not read}
     """
     listed = counts.most_common(KINDS)
     more = ", ..." if len(counts) > len(listed) else ""
@@ -39,9 +39,9 @@ def by_kind(counts: Counter[str], reasons: Mapping[str, str] = MappingProxyType(
 
 
 def passed_over(counts: Counter[str], others: Mapping[str, int], reasons: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """The line that says what lies in a folder and was not read; none where there is nothing.
+    """A line on the files of a folder that were not read; [] if there are none.
 
-    others: numbers of files by a word for what they are
+    others: counts of other files, by description
     reasons: as `by_kind` takes them
     """
     parts = [by_kind(counts, reasons)] if counts else []
@@ -50,10 +50,10 @@ def passed_over(counts: Counter[str], others: Mapping[str, int], reasons: Mappin
 
 
 def plural(num: int, one: str, many: str = "") -> str:
-    """A number of things: "1 file", "2 files"."""
+    """A count with its noun: "1 file", "2 files"."""
     return f"{num:,} {one if num == 1 else many or f'{one}s'}"
 
 
 def cut(names: Collection[str]) -> list[str]:
-    """Names that others have chosen, for a message that lists them."""
+    """Names cut to LONGEST characters, for a message that lists them."""
     return [name[:LONGEST] for name in names]

@@ -1,7 +1,7 @@
-"""DataSource: batches as a pure function of (seed, attempt, batch number), so that a run's data position is its step number.
+"""DataSource: batches as a pure function of (seed, attempt, batch number), so a run's data position is its step number.
 
-Grain's `MapDataset` shuffles *indices*; the examples are read a batch at a time. A process of several reads only its own
-rows, at their positions in the global batch: together they see what one process would.
+Grain's `MapDataset` shuffles *indices*; examples are read one batch at a time. With several processes, each reads only its
+rows of the global batch; together they read what a single process would.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from tinygen.errors import UserError, unknown
 
 
 class Examples(Protocol):
-    """One split, by random access."""
+    """One split, with random access."""
 
     def __len__(self) -> int: ...
 
@@ -25,16 +25,16 @@ class Examples(Protocol):
         ...
 
     def captions(self, indices: np.ndarray) -> list[str]:
-        """What the examples at `indices` show, in words; "" where nobody has said."""
+        """The captions of the examples at `indices`; "" for examples without one."""
         ...
 
     def names(self, indices: np.ndarray) -> list[str]:
-        """The files of the examples at `indices`, as `Contents` names them; "" for examples that are no files."""
+        """The files of the examples at `indices`, as `Contents` names them; "" for examples that are not files."""
         ...
 
 
 class Nameless:
-    """Examples that are no files of their own."""
+    """Examples that are not individual files."""
 
     def names(self, indices: np.ndarray) -> list[str]:
         return [""] * len(indices)
@@ -42,7 +42,7 @@ class Nameless:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayExamples(Nameless):
-    """Examples that stand whole in memory, as arrays with a common leading axis."""
+    """Examples in memory, as arrays with a common leading axis."""
 
     arrays: Mapping[str, np.ndarray]
 
@@ -58,7 +58,7 @@ class ArrayExamples(Nameless):
 
 @dataclasses.dataclass(frozen=True)
 class FirstExamples:
-    """The first `num` of some examples."""
+    """The first `num` examples."""
 
     examples: Examples
     num: int
@@ -77,31 +77,31 @@ class FirstExamples:
 
 
 class Reading(Iterator[Batch], Protocol):
-    """Batches that threads may read ahead, until it is closed."""
+    """Batches that threads may prefetch until it is closed."""
 
     def close(self) -> None: ...
 
 
 Draw = Callable[[np.ndarray, Sequence[np.random.Generator]], Batch]
-"""The examples at some indices, random ones, each by its generator."""
+"""(indices, generators) -> examples, each drawn at random with its generator."""
 
 
 def drawing(draw: Draw | None, rows: Callable[[np.ndarray], Batch]) -> Draw | None:
-    """`draw` with further arrays of the same examples, which are not random; None where there is nothing random at all."""
+    """`draw` extended by arrays that are not random; None if `draw` is None."""
     return None if draw is None else lambda indices, generators: {**draw(indices, generators), **rows(indices)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """A data set: how its batches are read, and the codec that gives them meaning.
+    """A data set: reads batches, and has the codec that gives them meaning.
 
-    splits: "train" and "validation", by name
+    splits: the examples of "train" and "validation"
     fingerprint: changes when the data does; a run is not resumed on other data
-    contents: what the data consist of, to name what has changed
-    flip: mirror half of the training examples, another half each epoch
-    draw: what training takes in place of its split's `take` where examples are random: it gets a generator for each besides
-    summary: what was found, a line each: for the log; by default the numbers of examples and the labels
-    uncaptioned: what may be the reason where examples lack captions; "" where nothing is known of it
+    contents: what the data consist of, to report changes
+    flip: mirror a random half of the training examples, drawn anew each epoch
+    draw: replaces `take` in training if examples are random
+    summary: lines for the log; by default the numbers of examples and the labels
+    uncaptioned: a possible reason for missing captions; "" = unknown
     """
 
     codec: Codec
@@ -120,10 +120,10 @@ class DataSource:
         """Batches `start`, `start + 1`, ... of the endless concatenation of the split's shuffled epochs.
 
         Args:
-          batch_size: of the global batch.
-          attempt: another order for the same seed, for going on after a rollback.
-          rows: the positions of the global batch that this process holds; all by default.
-          ahead: read in Grain's threads before a batch is asked for; otherwise each batch when it is.
+          batch_size: examples in the global batch.
+          attempt: selects another order for the same seed, after a rollback.
+          rows: this process's positions in the global batch; all by default.
+          ahead: prefetch in Grain's threads; otherwise each batch is read on request.
         """
         import grain
 
@@ -133,19 +133,19 @@ class DataSource:
 
         def read(number: int, indices: np.ndarray) -> Batch:
             if self.draw is not None and split == "train":
-                places = np.arange(batch_size)[mine]  # of each its own, whichever process reads it
+                places = np.arange(batch_size)[mine]  # seeds do not depend on which process reads an example
                 return self.draw(np.asarray(indices)[mine], [np.random.default_rng([seed, attempt, number, place]) for place in places])
             batch = examples.take(np.asarray(indices)[mine])
             if not self.flip or split != "train":
                 return batch
             return self.codec.medium.augment(batch, np.random.default_rng([seed, attempt, number]).random(batch_size)[mine])
 
-        reading = order.map_with_index(read)[start:]  # numbered before the cut: a batch's number is its place in the whole run
+        reading = order.map_with_index(read)[start:]  # sliced after numbering: batches are numbered from the run's start
         threads, buffer = (2, 4) if ahead else (0, 0)
         return iter(reading.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)))
 
     def epoch(self, split: str, batch_size: int, limit: int = 0, rows: Sequence[int] | None = None) -> Iterator[Batch]:
-        """One pass in the stored order over the first `limit` examples, 0 = all; the last batch is padded with `weight` 0.
+        """One pass in stored order over the first `limit` examples, 0 = all; the last batch is padded, with `weight` 0.
 
         rows: as for `batches`
         """
@@ -157,7 +157,7 @@ class DataSource:
             yield {**examples.take(indices % num), "weight": (indices < num).astype(np.float32)}
 
     def overfitting(self, num: int) -> "DataSource":
-        """The same source with only the first `num` training examples; 0 leaves it as it is."""
+        """The source with only the first `num` training examples; 0 = all."""
         if num == 0:
             return self
         train = self._split("train")
@@ -171,7 +171,7 @@ class DataSource:
         )
 
     def about(self) -> list[str]:
-        """What this is, a line each."""
+        """A summary of the data, as lines."""
         if self.summary:
             return list(self.summary)
         labels = self.codec.labels
@@ -186,9 +186,9 @@ class DataSource:
 
 
 def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
-    """Raises UserError where a batch is not what the codec promises: shape, dtype, range, spread, labels, segments.
+    """Raises UserError if a batch does not match the codec: shape, dtype, range, spread, labels, segments.
 
-    Run on the first batch of any source. A whole sweep has been lost to images in the wrong scale.
+    Run on the first batch of every source. A whole sweep has been lost to images in the wrong scale.
     """
     for key, field in codec.spec.items():
         if key not in batch:
@@ -196,10 +196,10 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
         array = np.asarray(batch[key])
         if array.shape[1:] != field.shape or array.dtype != np.dtype(field.dtype):
             raise UserError(
-                f"first batch: {key!r} is {array.dtype}{list(array.shape[1:])} an example, the codec says {field.dtype}{list(field.shape)}"
+                f"first batch: {key!r} is {array.dtype}{list(array.shape[1:])} per example, the codec says {field.dtype}{list(field.shape)}"
             )
         if not np.all(np.isfinite(array)):
-            raise UserError(f"first batch: {key!r} has values that are not finite")
+            raise UserError(f"first batch: {key!r} has non-finite values")
         low, high = array.min(), array.max()
         if (field.low is not None and low < field.low) or (field.high is not None and high > field.high):
             raise UserError(f"first batch: {key!r} spans [{low:g}, {high:g}], outside [{field.low}, {field.high}]: {codec.medium.doubt}")
@@ -208,10 +208,10 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
 
 
 def _selection(rows: Sequence[int] | None) -> slice | np.ndarray:
-    """`rows` as an index; nothing is copied where they are all."""
+    """`rows` as an index; all rows are a slice, which copies nothing."""
     return slice(None) if rows is None else np.asarray(rows)
 
 
 def _mix(seed: int, attempt: int) -> int:
-    """One Grain seed (32 bits) from two numbers, spread so that neighbouring pairs share nothing."""
+    """Mixes two numbers into one Grain seed (32 bits), uncorrelated for neighbouring pairs."""
     return int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])

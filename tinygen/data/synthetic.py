@@ -1,4 +1,4 @@
-"""Data that are computed: functions to learn, which need no file."""
+"""Synthetic data: functions to learn, computed without files."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ from tinygen.media import Array
 
 
 def sine(*, num: int, held_out: int) -> DataSource:
-    """`x` uniform in [-π, π] and `y` = sin x, both float32 [1]: `num` examples to train on, `held_out` others from the same interval."""
+    """`x` uniform in [-π, π] and `y` = sin x, both float32 [1]: `num` training and `held_out` held-out examples."""
     for key, value in dict(num=num, held_out=held_out).items():
         if value < 1:
             raise UserError(f"config.data.{key}={value} must be positive")
@@ -29,6 +29,6 @@ def sine(*, num: int, held_out: int) -> DataSource:
             "train": ArrayExamples({key: array[:num] for key, array in examples.items()}),
             "validation": ArrayExamples({key: array[num:] for key, array in examples.items()}),
         },
-        # Of x alone: the last bit of a sine depends on the machine, and a run may go on on another.
+        # Hashes x alone: the last bit of a sine depends on the machine, and a run may be resumed on another.
         fingerprint=hashlib.sha256(f"sine {num}".encode() + examples["x"].tobytes()).hexdigest()[:16],
     )

@@ -109,8 +109,8 @@ def test_the_fingerprint_is_of_the_content_and_not_of_the_place(written, folder,
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (dict(fingerprint="other"), "is of other data (their fingerprint was told and is other; data_files.json, "),
-        (dict(num=23), "holds 24 captions of train, and the data have 23"),
+        (dict(fingerprint="other"), "belongs to other data (their fingerprint was told and is other; data_files.json, "),
+        (dict(num=23), "holds 24 captions of train, but the data have 23"),
         (dict(words=(*told.WORDS[:4], "no words")), "the captions of train have changed"),
     ],
     ids=str,
@@ -137,7 +137,7 @@ def test_of_many_captions_some_from_all_over_are_compared():
 @pytest.mark.parametrize("changes", [dict(sha256="f" * 64), dict(length=9), dict(features=7)], ids=str)
 def test_embeddings_that_a_run_has_not_learnt_from_are_refused(written, changes):
     read(written, known=codec_of(dataclasses.replace(TEXT, encoder="elsewhere")))
-    with pytest.raises(UserError, match="is not what this run has learnt from"):
+    with pytest.raises(UserError, match="does not match this run"):
         read(written, known=codec_of(dataclasses.replace(TEXT, **changes)))
 
 
@@ -160,8 +160,8 @@ def longer(path):
     [
         ("train.npy", cut, "train.npy is damaged"),
         ("train.npy", lambda path: path.write_bytes(b""), "train.npy is damaged"),
-        ("validation.npy", lambda path: path.unlink(), "validation.npy is damaged (it is not there)"),
-        ("train.npy", lambda path: np.save(path, np.load(path)[:, :3]), "float16[45, 3] in place of <f2[45, 6]"),
+        ("validation.npy", lambda path: path.unlink(), "validation.npy is damaged (it is missing)"),
+        ("train.npy", lambda path: np.save(path, np.load(path)[:, :3]), "float16[45, 3] instead of <f2[45, 6]"),
         ("train_lengths.npy", longer, "train_lengths.npy is damaged"),
         ("train_lengths.npy", lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "train_lengths.npy is damaged"),
         ("text.json", lambda path: path.unlink(), "text.json is not there. Embeddings are made, in a checkout"),
@@ -171,7 +171,7 @@ def longer(path):
         ("text.json", lambda path: about(path, features=0), "text.json: embeddings of a caption have 1 to"),
         ("text.json", lambda path: about(path, features=2.5), "text.json: embeddings of a caption have 1 to"),
         ("text.json", lambda path: about(path, more=1), "text.json is damaged"),
-        ("text.json", lambda path: path.write_text(path.read_text().replace('"version": 1', '"version": 2')), "it is of version 2"),
+        ("text.json", lambda path: path.write_text(path.read_text().replace('"version": 1', '"version": 2')), "its version is 2"),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_refused(folder, name, damage, said):
@@ -186,7 +186,7 @@ def test_captions_that_were_cut_off_are_told_of(tmp_path):
     said = "\n".join(read(made, words=("one two three four five six seven eight nine",)).about())
     encoder = "embeddings by /encoder (sha256 eeeeeeeeeeeeeeee), 8 tokens of 6 features"
     assert f"captions for 24 of 24 training images and 8 of 8 held out, as {encoder}" in said
-    assert "24 captions of train have more than 8 tokens; their ends are cut off" in said
+    assert "24 captions of train are truncated to 8 tokens" in said
 
 
 def test_tokens_and_embeddings_at_once_are_refused():

@@ -82,7 +82,7 @@ def test_an_example_without_a_caption_has_padding_alone():
 def test_captions_that_are_cut_off_are_told_of():
     said = "\n".join(as_bytes(["short", "far too long to be read", "a longer one"]).about())
     assert "captions for 3 of 3 training images" in said
-    assert "config.text.length=8: 2 captions of train have more tokens, up to 23" in said
+    assert "config.text.length=8: 2 captions of train have up to 23 tokens and are truncated" in said
 
 
 @pytest.mark.parametrize("changed", [dict(length=9), dict(train=["b"]), dict(fingerprint="other"), dict(validation=["new"])], ids=str)
@@ -137,4 +137,4 @@ def test_labels_beside_captions_are_refused():
 def test_it_is_said_that_words_are_those_that_the_weights_have_learnt():
     before = tokenized(source(["red red", "red"]), tokens="bpe", length=8, vocabulary=260).codec
     later = tokenized(source(["blue blue"]), tokens="bpe", length=8, vocabulary=999, known=before)
-    assert any("config.text.vocabulary has no say" in line for line in later.about())
+    assert any("config.text.vocabulary is ignored" in line for line in later.about())

@@ -179,7 +179,7 @@ def test_without_a_place_for_the_cache_it_goes_on_and_says_so(tmp_path, monkeypa
     found = folder_index.index(str(tmp_path))
     assert [each.width for each in found.pictures] == [20]
     (note,) = found.notes
-    assert "could not be kept" in note
+    assert "could not be written to" in note
     assert "not a directory" in note
 
 

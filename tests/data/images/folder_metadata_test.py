@@ -76,7 +76,7 @@ def test_a_label_that_some_images_lack_is_refused(ten):
     with pytest.raises(UserError, match=r"3 of 10 images have no such value in a metadata.jsonl or metadata.csv, for example '7\.png'"):
         source(ten, label="kind")
     describe(ten, dict(file_name="0.png", kind=[1]))
-    with pytest.raises(UserError, match=r"metadata\.jsonl', line 1: 'kind' is no label"):
+    with pytest.raises(UserError, match=r"metadata\.jsonl', line 1: 'kind' is not a label"):
         source(ten, label="kind")
     with pytest.raises(UserError, match=r"unknown config\.data\.label 'sort'"):
         source(ten, label="sort")
@@ -97,7 +97,7 @@ def test_captions_come_from_text_beside_an_image_or_from_metadata_and_may_be_mis
     assert len(captions(made)) == 11
     assert made.summary[1:] == (
         "captions for 4 of 10 training images and 1 of 1 held out; 2 more are blank",
-        "1 caption file not read: a metadata file comes before img.txt, and img.txt before img.caption",
+        "1 caption file not read: a metadata file takes precedence over img.txt, and img.txt over img.caption",
     )
 
 
@@ -195,7 +195,7 @@ def test_the_first_caption_that_is_not_blank_counts_metadata_then_txt_then_capti
     assert made.summary[1:] == (
         "captions for 6 of 9 training images and 1 of 1 held out; 1 more is blank",
         "1 caption file cannot be read: '6.txt' (not UTF-8 text)",
-        "3 caption files not read: a metadata file comes before img.txt, and img.txt before img.caption",
+        "3 caption files not read: a metadata file takes precedence over img.txt, and img.txt over img.caption",
     )
 
 

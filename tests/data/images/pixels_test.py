@@ -254,8 +254,8 @@ def test_a_jpeg_is_decoded_small_but_at_twice_the_size_at_least(fit, size, decod
         (dict(size=(37, -1)), r"config\.data\.size=37,-1 must be at least 1 \(pixels: a side, or height,width\)"),
         (dict(fit="corp"), "did you mean 'crop'"),
         (dict(channels=4), r"config\.data\.channels=4 must be 1 \(grey\) or 3"),
-        (dict(background="whitish"), r"config\.data\.background='whitish' is no colour"),
-        (dict(background=""), "is no colour"),
+        (dict(background="whitish"), r"config\.data\.background='whitish' is not a colour"),
+        (dict(background=""), "is not a colour"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(changes, said):

@@ -137,11 +137,11 @@ SPOILT = {
     "a torn one": (lambda folder: (folder / "latents.json").write_text('{"version": 1'), "latents.json is damaged"),
     "a list": (lambda folder: (folder / "latents.json").write_text("[]"), "latents.json is damaged"),
     "without latents": (edited(latents=None), "latents.json is damaged"),
-    "another version": (edited(version=7), "it is of version 7"),
+    "another version": (edited(version=7), "its version is 7"),
     "no counts": (edited(counts={}), "latents.json is damaged"),
-    "another count": (edited(counts={"train": 9, "validation": 179}), "holds 1,618 records in place of 9"),
+    "another count": (edited(counts={"train": 9, "validation": 179}), "holds 1,618 records instead of 9"),
     "no split": (lambda folder: (folder / "validation.array_record").unlink(), "validation.array_record is not there"),
-    "a short split": (shortened, "has [0-9,]+ bytes in place of"),
+    "a short split": (shortened, "has [0-9,]+ bytes instead of"),
     "other bytes": (turned, "train.array_record cannot be read"),
 }
 

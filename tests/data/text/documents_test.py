@@ -98,7 +98,7 @@ def test_a_pattern_chooses_files_by_name_and_none_all_that_are_text_but_never_hi
 
 def test_without_a_pattern_files_that_are_not_text_are_counted_and_with_one_refused(mixed):
     assert find(mixed, "", "").passed_over == ["passed over: 2 hidden, 2 that are not UTF-8 text ('a.out', 'logo.png')"]
-    with pytest.raises(UserError, match=r"logo.png: byte 0 is no UTF-8"):
+    with pytest.raises(UserError, match=r"logo.png: byte 0 is not UTF-8"):
         whole(find(mixed, "", "*.png"))
 
 
@@ -106,7 +106,7 @@ def test_without_a_pattern_files_that_are_not_text_are_counted_and_with_one_refu
     ("pattern", "said"),
     [
         ("*.rst", "no file in this folder matches config.data.pattern=*.rst; passed over: 3 .py, 2 without an extension, 1 "),
-        ("src/*.py", "config.data.pattern=src/*.py is of names, as *.py, at any depth: give the folder as config.data.path"),
+        ("src/*.py", "config.data.pattern=src/*.py matches names at any depth, such as *.py: give the folder as config.data.path"),
     ],
 )
 def test_a_pattern_that_matches_nothing_is_refused_with_the_endings_that_are_there(mixed, pattern, said):
@@ -164,8 +164,8 @@ def test_where_pieces_meet_does_not_change_a_bpes_tokens(small):
     ("content", "said"),
     [
         (b"ab\0c", "byte 2 is zero"),
-        (b"x" * 100 + b" \xff\xfe", "byte 101 is no UTF-8"),
-        ("é".encode() * 100 + b" \xc3", "byte 201 is no UTF-8"),
+        (b"x" * 100 + b" \xff\xfe", "byte 101 is not UTF-8"),
+        ("é".encode() * 100 + b" \xc3", "byte 201 is not UTF-8"),
         ("words ".encode("utf-16-le") * 50, "byte 1 is zero"),
         ("é " * 60 + "\0", "byte 180 is zero"),
     ],
@@ -178,13 +178,13 @@ def test_a_file_that_is_no_text_is_named_with_the_byte(content, said, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("", "it is empty"), (" \n\t", "nothing but white space"), (f"{MARKER}\n{MARKER}", f"white space and '{MARKER}'")]
+    ("content", "said"), [("", "it is empty"), (" \n\t", "only white space"), (f"{MARKER}\n{MARKER}", f"white space and '{MARKER}'")]
 )
 def test_a_file_without_documents_is_refused(content, said, tmp_path):
     path = written(tmp_path / "a.txt", content)
     with pytest.raises(UserError) as refused:
         find(path, MARKER)
-    assert str(refused.value).startswith(f"config.data.path={path}: there is no document, ")
+    assert str(refused.value).startswith(f"config.data.path={path}: no documents: ")
     assert said in str(refused.value)
 
 
@@ -231,7 +231,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(now, tmp_path, small):
         list(found.pieces([0]))
 
 
-@pytest.mark.parametrize(("marker", "said"), [("\udcff", "is no text"), ("é" * 200, "has 400 bytes: 256 are the most")])
+@pytest.mark.parametrize(("marker", "said"), [("\udcff", "is not valid text"), ("é" * 200, "has 400 bytes; the limit is 256")])
 def test_a_marker_that_can_be_none_is_refused(marker, said, tmp_path):
     with pytest.raises(UserError, match=f"config.data.marker.* {said}"):
         find(written(tmp_path / "a.txt", "one"), marker)

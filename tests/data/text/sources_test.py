@@ -108,9 +108,9 @@ def test_held_out_windows_are_all_of_it_and_the_last_is_padded(stories):
 
 def test_what_is_found_is_said(stories):
     said = source(stories, tokenizer="bpe", vocabulary=300, pack=False).about()
-    assert said[0].endswith("40 documents, 2 of them held out, from all over")
+    assert said[0].endswith("40 documents, 2 of them held out, evenly spread")
     assert said[1].startswith("a vocabulary of 300 tokens (bpe), ")
-    assert "bytes a token" in said[1]
+    assert "bytes per token" in said[1]
     assert said[-1].startswith("windows of 32 tokens: ")
     assert "are padding" in said[-1]
 
@@ -121,7 +121,7 @@ def test_characters_that_training_has_not_seen_are_written_byte_by_byte_and_coun
     made = source(tmp_path, tokenizer="characters")
     assert made.codec.medium.vocabulary.characters == "東"
     assert told(made, "validation") == ["東京 c"]
-    assert "38 % of the bytes of validation are of characters without a token of their own, written byte by byte" in made.about()
+    assert "38 % of the bytes of validation belong to characters without a token, and are spelled byte by byte" in made.about()
 
 
 def test_the_fingerprint_is_that_of_content_vocabulary_and_splits(stories, tmp_path):
@@ -174,7 +174,7 @@ def test_what_a_run_has_learnt_from_is_read_with_its_vocabulary_whatever_the_tex
     other.write_text(f"{MARKER}".join(["zebras zigzag, zebras zoom, they do"] * 9))
     made = source(other, known, tokenizer="bpe", vocabulary=280)
     assert made.codec.medium.vocabulary == learnt
-    assert any("the one that the weights have learnt" in line for line in made.about())
+    assert any("that of the trained weights" in line for line in made.about())
     assert source(other, tokenizer="bpe", vocabulary=280).codec.medium.vocabulary != learnt
     assert source(other, known).codec.medium.vocabulary.kind == "bytes"
 

@@ -66,7 +66,7 @@ def test_whole_numbers_are_labels_in_the_order_of_their_values(place):
 
 
 def test_where_no_feature_can_be_a_label_that_is_said(place):
-    with pytest.raises(UserError, match=r"caption: in mixed that is Text.* leave it empty, for it has no feature of these kinds"):
+    with pytest.raises(UserError, match=r"caption: in mixed this is Text.* leave it empty: the set has no such feature"):
         source_of(place, "mixed", size=8, label="caption")
     with pytest.raises(UserError, match="unknown label of sorted 'knid': did you mean 'kind'"):
         source_of(place, "sorted", label="knid")

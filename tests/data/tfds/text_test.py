@@ -108,7 +108,7 @@ def test_a_prepared_folder_is_the_same_data(read, place):
         (dict(dataset="lines", feature="words"), "unknown text feature of lines 'words'"),
         (dict(dataset="numbers"), "holds no text; its features: number"),
         (dict(dataset="no_such_set"), "unknown TFDS data set 'no_such_set'"),
-        (dict(dataset="someone:set"), "brings its author's code"),
+        (dict(dataset="someone:set"), "runs its author's code"),
         (dict(dataset="alone", tokenizer="word"), "unknown config.data.tokenizer"),
     ],
     ids=str,

@@ -1,7 +1,7 @@
-"""The drawn faces of `avatars` as a TFDS data set, `avatars/<style>-<num>`: drawn once, kept as ArrayRecord, read at random.
+"""The drawn faces of `avatars` as a TFDS data set, `avatars/<style>-<num>`: drawn once, stored as ArrayRecord.
 
-Importing this registers it: `tfds.builder("avatars/micah")` is the default number of faces. Neither drawing nor reading needs
-a network or TensorFlow.
+Importing this module registers the set: `tfds.builder("avatars/micah")` has the default number of faces. Neither drawing nor
+reading needs a network or TensorFlow.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ DEFAULT_NUM = 20_000
 
 
 def builder(style: str = "micah", num: int = DEFAULT_NUM, data_dir: str | None = None) -> "Avatars":
-    """The data set of the first `num` faces of a style; `download_and_prepare()` draws them where that has not been done.
+    """The data set of the first `num` faces of a style; `download_and_prepare()` draws them if needed.
 
     Args:
       data_dir: TFDS's folder by default.
 
     Raises UserError for a style that does not exist, or for fewer faces than two splits need.
     """
-    avatars.find_style(style)  # before its name is part of another
+    avatars.find_style(style)  # before its name becomes part of a configuration's
     return Avatars(config=f"{style}-{num}", data_dir=data_dir)
 
 
@@ -52,7 +52,7 @@ class AvatarsConfig(tfds.core.BuilderConfig):
 
 
 def _named(name: str) -> AvatarsConfig:
-    """What "micah-500" stands for; "micah" is the default number."""
+    """The configuration of a name such as "micah-500"; "micah" has the default number of faces."""
     parts = re.fullmatch("(.+?)(?:-(-?[0-9]+))?", name)
     style, num = (parts[1], int(parts[2] or DEFAULT_NUM)) if parts else (name, DEFAULT_NUM)
     title = avatars.find_style(style).title
@@ -62,9 +62,9 @@ def _named(name: str) -> AvatarsConfig:
 
 
 class Avatars(tfds.core.GeneratorBasedBuilder):
-    """Faces 0, 1, ... of a style, in order: the last twentieth is `validation`, what comes before is `train`."""
+    """Faces 0, 1, ... of a style, in order: the last twentieth is `validation`, the rest `train`."""
 
-    VERSION = tfds.core.Version("1.0.0")  # to be raised when any face is drawn, labelled or told otherwise
+    VERSION = tfds.core.Version("1.0.0")  # raise it when the drawing, labels or caption of any face change
     BUILDER_CONFIGS: ClassVar[list[AvatarsConfig]] = [_named(style) for style in STYLES]
     DEFAULT_BUILDER_CONFIG_NAME = f"micah-{DEFAULT_NUM}"
 
@@ -77,18 +77,18 @@ class Avatars(tfds.core.GeneratorBasedBuilder):
         return self.builder_config
 
     def download_and_prepare(self, **options: Any) -> None:
-        """Draws the faces where that has not been done. One process draws; others that ask for the same faces wait for it.
+        """Draws the faces if needed. One process draws; others that need the same faces wait for it.
 
-        Takes the keywords of TFDS's. Raises UserError where the packages that draw are not installed.
+        Takes TFDS's keywords. Raises UserError if the drawing packages are not installed.
         """
         if not options and self._drawn():
             return
         avatars.require_packages()
-        # Without this TFDS asks a server whether it has them.
+        # By default TFDS would ask a server for them.
         options.setdefault("download_config", tfds.download.DownloadConfig(try_download_gcs=False))
         with _alone(self.data_path.parent):
             if not self._drawn():
-                for torn in (self.data_path, *self.data_path.parent.glob("incomplete.*")):  # by a process that was killed
+                for torn in (self.data_path, *self.data_path.parent.glob("incomplete.*")):  # left by a killed process
                     torn.rmtree(missing_ok=True)
             drawing = avatars.draw_all(self.wanted.style, self.wanted.num)
             with contextlib.closing(drawing), _progress(self.wanted) as progress:
@@ -96,17 +96,17 @@ class Avatars(tfds.core.GeneratorBasedBuilder):
                 super().download_and_prepare(**options)
 
     def _drawn(self) -> bool:
-        """Whether the faces are there, whichever process drew them; what TFDS then knows of them is what it wrote beside them."""
+        """Whether any process has drawn the faces. Reads their stored information if so."""
         whole = (self.data_path / "dataset_info.json").exists()
         if whole and not self.info.splits:
             self.info.read_from_directory(self.data_dir)
         return whole
 
     def _log_download_bytes(self) -> None:
-        """Not said: nothing is downloaded."""
+        """Silent: nothing is downloaded."""
 
     def _log_download_done(self) -> None:
-        """Not said: nothing was downloaded."""
+        """Silent: nothing was downloaded."""
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
         if isinstance(builder_config, str):
@@ -128,7 +128,7 @@ class Avatars(tfds.core.GeneratorBasedBuilder):
                     **{attribute: tfds.features.ClassLabel(names=list(labels)) for attribute, labels in names.items()},
                 }
             ),
-            disable_shuffling=True,  # no two neighbours have more in common than any two
+            disable_shuffling=True,  # faces are independent, so their order is already random
             homepage=style.url,
             license=f"{credit}. Drawn by DiceBear, a remix; selected, coloured and scaled down by tinygen.",
             citation=f"@misc{{{self.wanted.style}, title={{{style.title}}}, author={{{style.author}}}, url={{{style.url}}}}}",
@@ -154,7 +154,7 @@ class Avatars(tfds.core.GeneratorBasedBuilder):
 
 class _Info(tfds.core.DatasetInfo):
     def initialize_from_bucket(self) -> None:
-        """Asks no server for what it cannot have; without a network TFDS's own would wait for it."""
+        """Does nothing: no bucket has this set, and without a network TFDS would wait for one."""
 
 
 def _version(project: str) -> str:
@@ -166,7 +166,7 @@ def _version(project: str) -> str:
 
 @contextlib.contextmanager
 def _alone(folder: epath.Path) -> Iterator[None]:
-    """Keeps other processes out of a folder while inside, which is made; waits for one that is there. Object stores have no locks."""
+    """Makes a folder and locks it, waiting for other processes. Object stores have no locks."""
     folder.mkdir(parents=True, exist_ok=True)
     if "://" in str(folder):
         yield
@@ -178,7 +178,7 @@ def _alone(folder: epath.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(drawn: AvatarsConfig) -> Iterator[Any]:
-    """A function that passes faces on and shows how far it is: one bar on a terminal, in place of TFDS's five, a line elsewhere."""
+    """Yields a function that wraps an iterator of faces with progress: one bar on a terminal instead of TFDS's five, else a line."""
     shown = tqdm_utils._active
     console = Console(stderr=True)
     what = f"drawing {drawn.style} faces"

@@ -1,10 +1,10 @@
 """Faces of 64x64 pixels, drawn by DiceBear in the styles of `avatar_styles`, with labels and a caption of what was drawn.
 
-Everything that is told of a face is chosen here, attribute by attribute, and DiceBear is left only what nobody tells (the
-nose, the eyebrows): so the words are true. Face `number` of a style depends on nothing but the two.
+All labelled attributes are chosen here, one by one; DiceBear chooses only what labels and captions never mention (the nose,
+the eyebrows), so they are always right. A face depends only on its style and number.
 
-As a program, `python -m tinygen.data.avatars.drawing STYLE START STOP STEP` draws a range of faces to its standard output, one
-pickle each: how `draw_all` uses all cores. (Not `multiprocessing`: its processes are forked, or import the user's script again.)
+`python -m tinygen.data.avatars.drawing STYLE START STOP STEP` draws a range of faces and pickles each to standard output:
+`draw_all` runs one such process per core. (`multiprocessing` would fork, or import the user's script again.)
 """
 
 import functools
@@ -30,8 +30,8 @@ from tinygen.data.avatars.styles import STYLES, Part, Style
 from tinygen.errors import UserError, unknown
 
 SIZE = 64
-# Drawn at twice the size, then averaged over 2x2 pixels: the styles' outlines are half a pixel to two wide, and drawn at 64
-# they step visibly along curves. Four times the size looks no better and takes three times as long.
+# Drawn at twice the size, then averaged over 2x2 pixels: outlines are half a pixel to two wide, and show steps along curves
+# when drawn at 64. Four times the size looks no better and takes three times as long.
 SUPERSAMPLING = 2
 NONE = "none"
 PACKAGES = {"dicebear": "dicebear-core", "dicebear_styles": "dicebear-styles", "resvg_py": "resvg-py"}  # import name -> project
@@ -42,7 +42,7 @@ class Face(NamedTuple):
 
     png: a PNG file of [64, 64, 3] pixels
     labels: attribute -> index into its names, see `attributes`
-    caption: in words
+    caption: a description in words
     """
 
     png: bytes
@@ -51,14 +51,14 @@ class Face(NamedTuple):
 
 
 def find_style(name: str) -> Style:
-    """The style of that name; raises UserError where there is none."""
+    """The style of that name. Raises UserError for an unknown one."""
     if name not in STYLES:
         raise unknown("style", name, STYLES)
     return STYLES[name]
 
 
 def attributes(style: str) -> dict[str, tuple[str, ...]]:
-    """The names of the labels of each attribute of a style, in order. Where it can be absent or hidden, label 0 is "none"."""
+    """The names of the labels of each attribute of a style, in order. Label 0 of an attribute that may be absent or hidden is "none"."""
     names: dict[str, tuple[str, ...]] = {}
     components = set()
     for part in find_style(style).parts:
@@ -76,10 +76,10 @@ def attributes(style: str) -> dict[str, tuple[str, ...]]:
 def choose(style: str, number: int) -> tuple[dict[str, Any], dict[str, int], str]:
     """What face `number` of a style shows: DiceBear's options, the labels and the caption."""
     chosen = find_style(style)
-    # The stream of a RandomState is one that NumPy has promised never to change.
+    # NumPy guarantees that the stream of a RandomState never changes.
     rng = np.random.RandomState([zlib.crc32(style.encode()), number])
     options: dict[str, Any] = {"seed": f"{style} {number}", "size": SIZE * SUPERSAMPLING, **chosen.options}
-    told: dict[str, str] = {}
+    values: dict[str, str] = {}
     said: dict[str, list[str]] = {"is": [], "with": [], "in": [], "on": []}
     limits: dict[str, Sequence[str]] = {}
     for part in chosen.parts:
@@ -88,23 +88,23 @@ def choose(style: str, number: int) -> tuple[dict[str, Any], dict[str, int], str
         if not hidden and rng.random_sample() < part.chance:
             phrase = _pick(rng, limits.get(part.name, tuple(part.words)))
         color = "" if hidden else _dress(part, phrase, options, rng)
-        told[part.name] = _label(phrase) or NONE
-        told[f"{part.name}_color"] = color or NONE
+        values[part.name] = _label(phrase) or NONE
+        values[f"{part.name}_color"] = color or NONE
         said[part.place] += [phrase.format(color)] if phrase else [part.absent] if part.absent and not hidden else []
         limits.update(chosen.limits.get((part.name, phrase), {}))
-    labels = {attribute: names.index(told[attribute]) for attribute, names in attributes(style).items()}
+    labels = {attribute: names.index(values[attribute]) for attribute, names in attributes(style).items()}
     return options, labels, _caption(said)
 
 
 def draw(style: str, number: int) -> Face:
-    """Face `number` of a style. Raises UserError where the packages that draw are not installed."""
+    """Face `number` of a style. Raises UserError if the drawing packages are not installed."""
     require_packages()
     options, labels, caption = choose(style, number)
     image_module = importlib.import_module("PIL.Image")
     svg = importlib.import_module("dicebear").Avatar(_definition(style), options).to_string()
     drawn = importlib.import_module("resvg_py").svg_to_bytes(svg_string=svg, skip_system_fonts=True)
     with image_module.open(io.BytesIO(drawn)) as image:
-        # The background is part of the drawing: nothing transparent is left to be composed.
+        # The drawing has a background: no pixel is transparent.
         pixels = image.convert("RGB").reduce(SUPERSAMPLING)
     png = io.BytesIO()
     pixels.save(png, "PNG")
@@ -112,10 +112,10 @@ def draw(style: str, number: int) -> Face:
 
 
 def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face]:
-    """Faces 0 ... num - 1 of a style, in order, drawn by `workers` processes: all cores by default, fewer for few faces.
+    """Faces 0 ... num - 1 of a style, in order, drawn by `workers` processes: one per core by default, fewer for few faces.
 
-    Closing the generator ends the processes, and so does the end of this one, however it comes: they find nobody reading.
-    Raises UserError where the packages that draw are not installed.
+    The processes end when the generator is closed or this process ends in any way, which closes their pipes.
+    Raises UserError if the drawing packages are not installed.
     """
     require_packages()
     workers = workers or min(_cores(), 1 + num // 200)
@@ -125,7 +125,7 @@ def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face
     try:
         for first in range(workers):
             command = [sys.executable, "-P", "-m", __name__, style, str(first), str(num), str(workers)]
-            # In a group of their own: Ctrl-C comes to this process alone, which then ends them.
+            # In their own process group: Ctrl-C reaches only this process, which then ends them.
             running.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, process_group=0))
         for number in range(num):
             yield _received(running[number % workers])
@@ -136,7 +136,7 @@ def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face
 
 
 def require_packages() -> None:
-    """Raises UserError where the packages that draw are not installed."""
+    """Raises UserError if the drawing packages are not installed."""
     missing = [project for module, project in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise UserError(f"drawing avatars needs {', '.join(missing)}: pip install 'tinygen[avatars]'")
@@ -163,7 +163,7 @@ def _dress(part: Part, phrase: str, options: dict[str, Any], rng: np.random.Rand
 
 
 def _label(phrase: str) -> str:
-    """'a {} bob' as the name of a label: 'bob'"""
+    """The label of a phrase: 'bob' for 'a {} bob'."""
     return re.sub("^an? ", "", phrase.replace("{} ", ""))
 
 
@@ -198,9 +198,9 @@ def _received(process: subprocess.Popen[bytes]) -> Face:
 
 
 def main(style: str, start: str, stop: str, step: str) -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # when nobody reads any more, an end without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exits silently when the pipe is closed
     for number in range(int(start), int(stop), int(step)):
-        # As a plain tuple: the class would be pickled as that of __main__.
+        # A plain tuple: the class would be pickled as __main__.Face.
         pickle.dump(tuple(draw(style, number)), sys.stdout.buffer)
 
 

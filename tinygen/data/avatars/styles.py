@@ -1,7 +1,7 @@
-"""The face styles that can be drawn, and what each way of drawing a part of the face is called.
+"""The styles of faces, and names for the variants of each part of a face.
 
-The drawings are other people's; which of their variants are used, in which colours and under which names, is decided here,
-by looking at them in 64x64: a variant that is not told at a glance from another has no name of its own, or is left out.
+The drawings are by others; their variants, colours and names were chosen by eye at 64x64: a variant that is hard to distinguish
+from another shares its name, or is left out.
 """
 
 import dataclasses
@@ -20,24 +20,24 @@ CLOTHES = {
     **{"red": "#e05252", "orange": "#ef8d3c", "yellow": "#f2c744", "green": "#4fae62"},
     **{"blue": "#4a7fd6", "purple": "#8e63c9", "black": "#2f2f35", "white": "#f7f7f7"},
 }
-# Pastels: none is near a skin, and hair and clothes stand out on all of them.
+# Pastels: none resembles a skin, and hair and clothes stand out against all.
 BACKGROUND = {"blue": "#a9cfee", "green": "#b5e0c0", "purple": "#cdbff0", "grey": "#d4d7dc", "yellow": "#f7eab0", "pink": "#f6c9d6"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the face: what may be seen there, and what it is called.
+    """A part of the face: its variants and their names.
 
-    name: of the attribute; its colour is another, `<name>_color`
-    words: phrase -> the variants it describes; {} stands for the colour. A part without variants is a colour alone
-    component: DiceBear's name of the part. Two parts may share one: who wears a hat shows no hair
-    place: where the phrase stands in "a <is> person with <with>, in <in>, on <on>"
-    chance: of it being there at all; if it is, each phrase is as likely
-    bare: the variants that show nothing of it, where the component is always drawn
-    absent: the phrase for its absence, where that is worth one
-    palette: the colours that {} takes
+    name: the attribute's name; its colour is the attribute `<name>_color`
+    words: phrase -> variants it describes; {} is the colour. A part without variants is only a colour
+    component: DiceBear's name of the part. Two parts may share one: a hat hides the hair
+    place: the phrase's slot in "a <is> person with <with>, in <in>, on <on>"
+    chance: probability that the part is present; phrases are then equally likely
+    bare: variants that do not show the part, for components that are always drawn
+    absent: the phrase for its absence, if any
+    palette: the colours for {}
     paints: DiceBear's name of that colour
-    painted: the variants that take the colour, where not all do; the others are black
+    painted: the variants that take the colour, if not all; the others are black
     """
 
     name: str
@@ -54,11 +54,11 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Style:
-    """A way of drawing faces. Its licence is that of the drawings.
+    """A style of faces, with the licence of the drawings.
 
-    parts: in the order in which they are chosen and told
-    options: DiceBear's options that are the same for all faces: what is left out, how near the face is
-    limits: (part, phrase) -> the phrases that a later part may then have; "" is its absence
+    parts: the parts, in the order of choosing and describing them
+    options: DiceBear's options common to all faces, such as hidden parts and scale
+    limits: (part, phrase) -> {later part: phrases allowed with it}; the phrase "" is absence
     """
 
     title: str
@@ -81,7 +81,7 @@ def _numbered(*numbers: int, kind: str = "variant") -> Variants:
 _BACKGROUND = Part(name="background", words={"a {} background": ()}, place="on", palette=BACKGROUND, paints="background")
 _CC_BY, _CC0 = "CC BY 4.0", "CC0 1.0"
 
-# A table, to be read across.
+# A table, read across.
 # fmt: off
 STYLES: Mapping[str, Style] = {
     "micah": Style(
@@ -108,7 +108,7 @@ STYLES: Mapping[str, Style] = {
             _BACKGROUND,
         ),
         limits={
-            # A mouth that is a black line is not seen on a black beard.
+            # A mouth drawn as a black line is invisible on a black beard.
             ("facial_hair", "a black beard"): {"expression": ("laughing", "grimacing", "surprised")},
             ("hair", "long {} hair"): {"earrings": ("",)},
         },
@@ -225,7 +225,7 @@ STYLES: Mapping[str, Style] = {
     "personas": Style(
         title="Personas by Draftbit", author="Draftbit", licence=_CC_BY, url="https://personas.draftbit.com/",
         parts=(
-            _skin(palette={"light": "#f5c9a8", "tan": "#c98748", "brown": "#8a4a20", "dark brown": "#4a2210"}),  # a white sheen lies on it
+            _skin(palette={"light": "#f5c9a8", "tan": "#c98748", "brown": "#8a4a20", "dark brown": "#4a2210"}),  # under a white sheen
             Part(name="hat", component="hair", words={"a red beanie": ("beanie",)}, place="in", chance=0.1),
             Part(name="hair", component="hair", chance=0.9, bare=("bald",), absent="no hair", palette=HAIR, paints="hair", words={
                 "short {} hair": ("shortCombover", "shortComboverChops", "fade"), "curly {} hair": ("curlyHighTop",),
@@ -246,7 +246,7 @@ STYLES: Mapping[str, Style] = {
     "toon-head": Style(
         title="ToonHead", author="Johan Melin", licence=_CC_BY, url="https://www.figma.com/community/file/1589627891082866389",
         options={"eyebrowsVariant": ["happy", "neutral", "raised"]},
-        # The smile is a thin line, which any hair covers.
+        # The smile is a thin line, hidden by any hair.
         limits={("facial_hair", hair): {"expression": ("laughing", "surprised")} for hair in ("a beard", "a goatee", "a moustache")},
         parts=(
             _skin(),
@@ -266,7 +266,7 @@ STYLES: Mapping[str, Style] = {
     "adventurer": Style(
         title="Adventurer", author="Lisa Wischofsky", licence=_CC_BY, url="https://www.figma.com/community/file/1184595184137881796",
         options={"earringsProbability": 0},
-        # Under a moustache only an open mouth is seen.
+        # Only an open mouth is visible under a moustache.
         limits={("details", "a black moustache"): {"expression": ("laughing", "shouting")}},
         parts=(
             _skin(),

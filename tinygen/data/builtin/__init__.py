@@ -1,4 +1,4 @@
-"""Three small image sets and 16 plays that travel inside the package: no download, no heavy import.
+"""Three small image sets and 16 plays bundled with the package: no download, no heavy import.
 
 | name          | x                        | labels                                                     | licence             |
 |---------------|--------------------------|------------------------------------------------------------|---------------------|
@@ -8,13 +8,13 @@
 
 The pixels of `digits` and `pixel_faces` span 0..255, those of `digits8` are the integers 0..16 (`meta["max_value"]`).
 
-The rows stand in one fixed shuffled order, so any slice mixes the classes. The split is fixed too: the LAST tenth of the
-rows is validation (`meta["validation"]` rows: 500, 179 and 1000), the rest is train. The held-out digits are stratified:
-exactly 50 of each class of `digits`, 17 or 18 of each of `digits8`. No image stands in both parts.
+The rows are in a fixed shuffled order, so any slice mixes the classes. The split is fixed too: the LAST tenth of the rows
+is validation (`meta["validation"]` rows: 500, 179 and 1000), the rest is train. The held-out digits are stratified:
+exactly 50 of each class of `digits`, 17 or 18 of each of `digits8`. No image is in both splits.
 
-`plays()` are 1.96 MB of Shakespeare (MIT), of which a comedy and a tragedy are held out.
+`plays()` returns 1.96 MB of Shakespeare (MIT); a comedy and a tragedy are held out.
 
-LICENSES.md beside this file says where each comes from; scripts/prepare/prepare_embedded.py makes the files again.
+LICENSES.md beside this file lists the origins; scripts/prepare/prepare_embedded.py makes the files again.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ PLAYS = "shakespeare.json.xz"
 
 
 def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of one data set, all with the examples [N] on the leading axis, and what there is to know about it.
+    """The arrays of one data set, with the examples [N] on the leading axis, and its metadata.
 
     Returns:
       arrays: `x` uint8 [N, H, W, C], and one uint8 [N] column for each key of `meta["labels"]`.
@@ -41,7 +41,7 @@ def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         of the last rows are held out), `labels` (column -> the names of its values, in the order of their indices).
 
     Raises:
-      KeyError: no such name; the message lists the known ones.
+      KeyError: an unknown name; the message lists the known ones.
 
     >>> arrays, meta = load("digits")
     >>> arrays["x"].shape, arrays["label"].shape, meta["validation"]
@@ -59,7 +59,7 @@ def fingerprint(name: str) -> str:
 
 
 def plays() -> tuple[dict[str, str], dict[str, Any]]:
-    """Plays by Shakespeare, {title: text}, and what there is to know about them, as `load` says; `validation` are titles of whole plays.
+    """Plays by Shakespeare, {title: text}, and metadata as from `load`; `validation` lists the titles of held-out plays.
 
     >>> texts, meta = plays()
     >>> len(texts), texts["Macbeth"].split("\\n\\n")[4]

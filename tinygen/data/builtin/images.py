@@ -1,4 +1,4 @@
-"""Image data sets: `x` float32 [H, W, C] in [-1, 1], `label` int32 where a label was asked for."""
+"""Image data sets: `x` float32 [H, W, C] in [-1, 1], `label` int32 if a label is requested."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ from tinygen.media import Image
 
 
 def digits(*, label: str) -> DataSource:
-    """5,000 MNIST digits, 28x28x1, 500 a class: 4,500 to train on, 500 held out."""
+    """5,000 MNIST digits, 28x28x1, 500 per class: 4,500 to train on, 500 held out."""
     return _embedded("digits", label)
 
 

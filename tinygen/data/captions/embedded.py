@@ -1,4 +1,4 @@
-"""A source of captioned examples with the embeddings of their captions in its batches."""
+"""Adds the embeddings of captions to the batches of a captioned source."""
 
 import dataclasses
 import hashlib
@@ -17,15 +17,15 @@ from tinygen.data.source import DataSource, Examples, drawing
 from tinygen.errors import UserError
 from tinygen.system import npy
 
-SPREAD = 4096  # captions of a split that are compared with those that were encoded: all of a small one, and of a large one in seconds
+SPREAD = 4096  # captions per split compared with the encoded ones: all of a small split, a sample of a large one
 
 
 @dataclasses.dataclass(frozen=True)
 class BesideEmbeddings:
     """Examples with the embeddings of their captions.
 
-    values: of all examples' tokens
-    ends: int64 [N + 1], where each example's begin and end
+    values: the embeddings of all tokens
+    ends: int64 [N + 1], the bounds of each example's tokens
     """
 
     examples: Examples
@@ -40,7 +40,7 @@ class BesideEmbeddings:
         return {**self.examples.take(indices), **self.beside(indices)}
 
     def beside(self, indices: np.ndarray) -> Batch:
-        """The embeddings alone."""
+        """Only the embeddings."""
         shape = (len(indices), self.text.length)
         embed, there = np.zeros((*shape, self.text.features), np.float32), np.zeros(shape, bool)
         ends = zip(self.ends[indices].tolist(), self.ends[np.asarray(indices) + 1].tolist(), strict=True)
@@ -56,34 +56,34 @@ class BesideEmbeddings:
 
 
 def embedded(source: DataSource, folder: str, known: Codec | None = None) -> DataSource:
-    """The source with `embed`, float32 [S, D], and `embed_mask`, bool [S], in its batches; an example without a caption has no token.
+    """The source with `embed`, float32 [S, D], and `embed_mask`, bool [S], in its batches; an example without a caption has no tokens.
 
-    The fingerprint covers the embeddings, not where they lie.
+    The fingerprint covers the embeddings, not their location.
 
     Args:
-      folder: as `scripts/prepare/prepare_text.py` has written it.
-      known: the codec of the run so far, whose text encoder must be the same.
+      folder: written by `scripts/prepare/prepare_text.py`.
+      known: the codec of the run so far; its text encoder must be the same.
 
-    Raises UserError for embeddings of other data, of other captions or of another encoder than is known, and where they are damaged.
+    Raises UserError for embeddings that are damaged, or of other data, captions or another encoder than the run's.
     """
     path = Path(folder).expanduser()
     prepared, where = Prepared.read(path), f"config.text.embeddings={folder}"
     if prepared.data != source.fingerprint:
         why = difference(_kept(path, prepared), prepared.data, source.contents, source.fingerprint)
         raise UserError(
-            f"{where} is of other data ({why}).\n"
-            "Give the recipe's section data as it was when they were prepared, or prepare these data's captions."
+            f"{where} belongs to other data ({why}).\n"
+            "Restore the data section that they were prepared with, or prepare the embeddings again."
         )
     learnt = next((each for each in known.conditions if isinstance(each, CaptionEmbeddings)), None) if known else None
     if learnt is not None and not learnt.same(prepared.text):
         raise UserError(
-            f"{where} is not what this run has learnt from: it was told by {_told(learnt)}, and these are by {_told(prepared.text)}"
+            f"{where} does not match this run: it was trained with {_named(learnt)}, and these are from {_named(prepared.text)}"
         )
     splits: dict[str, BesideEmbeddings] = {}
     for split in SPLITS:
         examples, about = source.splits[split], prepared.splits[split]
         if len(examples) != about.num:
-            raise UserError(f"{where} holds {about.num:,} captions of {split}, and the data have {len(examples):,}: prepare them again")
+            raise UserError(f"{where} holds {about.num:,} captions of {split}, but the data have {len(examples):,}: prepare them again")
         if spread(examples) != about.spread:
             now = source.contents.also(captions=digests(source, captions_of(source, "config.text.embeddings")))
             named = "".join(f" ({each})" for each in changes(_kept(path, prepared) or Contents(), now))
@@ -107,7 +107,7 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
 
 
 def carried_over(source: DataSource, images: DataSource) -> DataSource:
-    """The images behind latents with the embeddings of the latents' captions, which begin in the images' order."""
+    """The images of latents with the embeddings of the latents' captions; both are in the same order."""
     splits: dict[str, Examples] = {
         split: BesideEmbeddings(images.splits[split], each.text, each.values, each.ends)
         for split, each in source.splits.items()
@@ -120,7 +120,7 @@ def carried_over(source: DataSource, images: DataSource) -> DataSource:
 
 
 def digest(captions: Iterable[str]) -> str:
-    """SHA-256 of captions and of their order."""
+    """SHA-256 of captions in order."""
     total = hashlib.sha256()
     for caption in captions:
         total.update(caption.encode("utf-8", "surrogateescape") + b"\0")
@@ -128,13 +128,13 @@ def digest(captions: Iterable[str]) -> str:
 
 
 def spread(examples: Examples) -> str:
-    """`digest` of captions from all over the examples."""
+    """`digest` of a sample of captions, spread over the examples."""
     indices = np.unique(np.linspace(0, max(len(examples) - 1, 0), SPREAD).astype(int)) if len(examples) else np.zeros(0, int)
     return digest(map(normal, examples.captions(indices)))
 
 
 def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, where: str) -> tuple[Values, np.ndarray]:
-    """(values, ends) of a split. Raises UserError for files that are not as they were written."""
+    """(values, ends) of a split. Raises UserError for damaged files."""
     found = []
     for file, shape, kind in zip(files_of(folder, split), ((about.tokens, text.features), (about.num,)), ("<f2", "<i4"), strict=True):
         try:
@@ -142,9 +142,9 @@ def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, whe
                 raise ValueError("it is empty")
             array = npy.mapped(file)
             if array.shape != shape or array.dtype != np.dtype(kind):
-                raise ValueError(f"{array.dtype}{list(array.shape)} in place of {kind}{list(shape)}")
+                raise ValueError(f"{array.dtype}{list(array.shape)} instead of {kind}{list(shape)}")
         except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
-            said = "it is not there" if isinstance(error, FileNotFoundError) else str(error)[:160]
+            said = "it is missing" if isinstance(error, FileNotFoundError) else str(error)[:160]
             raise UserError(f"{where}: {file.name} is damaged ({said}): copy the folder again, or prepare them again") from error
         found.append(array)
     values, lengths = found
@@ -157,7 +157,7 @@ def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, whe
 
 
 def _kept(folder: Path, prepared: Prepared) -> Contents | None:
-    """What the data consisted of whose captions were prepared there, if that was kept."""
+    """The contents of the data that were prepared there, if stored."""
     try:
         return Contents.of(json.loads((folder / FILE).read_text("utf-8")), prepared.data)
     except (OSError, ValueError, RecursionError):
@@ -169,14 +169,14 @@ def _facts(prepared: Prepared) -> dict[str, str]:
     return {"the text encoder": prepared.text.sha256[:16], **values}
 
 
-def _told(text: CaptionEmbeddings) -> str:
+def _named(text: CaptionEmbeddings) -> str:
     return f"{text.encoder} (sha256 {text.sha256[:16]}), {text.length} tokens of {text.features} features"
 
 
 def _summary(prepared: Prepared) -> list[str]:
     counts = counted({split: (each.captioned, each.num) for split, each in prepared.splits.items()})
-    lines = [f"{counts}, as embeddings by {_told(prepared.text)}"]
+    lines = [f"{counts}, as embeddings by {_named(prepared.text)}"]
     for split, each in prepared.splits.items():
         if each.cut:
-            lines.append(f"{each.cut:,} captions of {split} have more than {prepared.text.length} tokens; their ends are cut off")
+            lines.append(f"{each.cut:,} captions of {split} are truncated to {prepared.text.length} tokens")
     return lines

@@ -1,9 +1,9 @@
-"""Captions as a text encoder's embeddings: the folder that `scripts/prepare/prepare_text.py` writes, and what sampling must know of it.
+"""Captions as a text encoder's embeddings, stored in a folder that `scripts/prepare/prepare_text.py` writes.
 
-A split has two files: `<split>.npy`, float16 [T, D], the embeddings of all its captions' tokens one after another, and
-`<split>_lengths.npy`, int32 [N], how many each example has; 0 is an example without a caption. Captions are far shorter than the longest
-that a model reads, so the padding that a file [N, S, D] would hold is most of it. An example's tokens are where the lengths before it add
-up to, and nothing of the rest is read. `text.json` says what made them. float16 rounds by 5e-4 of a value.
+A split has two files: `<split>.npy`, float16 [T, D], holds the embeddings of its captions' tokens, concatenated, and
+`<split>_lengths.npy`, int32 [N], the number of tokens of each example; 0 is an example without a caption. Captions are far shorter than a
+model's limit, so a padded file [N, S, D] would be mostly padding. The sum of the preceding lengths locates an example's tokens, and only
+those are read. `text.json` describes the encoder. float16 rounds by 5e-4 of a value.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tinygen.data.captions.tokenizer import normal, unread
-from tinygen.data.condition import BLOCK, Batch, Condition, Examples, Request
+from tinygen.data.captions.tokenizer import normal
+from tinygen.data.condition import BLOCK, Batch, Examples, Prompted, Request
 from tinygen.errors import UserError
 from tinygen.media.base import Medium
 from tinygen.media.field import Spec
@@ -31,13 +31,13 @@ MAKING = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CaptionEmbeddings(Condition):
+class CaptionEmbeddings(Prompted):
     """Captions as the embeddings of a frozen text encoder; stored with the run.
 
-    encoder: its folder or its name; a hint, for a folder may have moved
-    sha256: of its weights
-    length: tokens that the model reads of a caption, the encoder's own included
-    features: of a token
+    encoder: the encoder's folder or name; a hint, for a folder may move
+    sha256: the SHA-256 of its weights
+    length: tokens per caption that the model reads, the encoder's special tokens included
+    features: features per token
     """
 
     encoder: str
@@ -45,7 +45,6 @@ class CaptionEmbeddings(Condition):
     length: int
     features: int
 
-    noun: ClassVar[str] = "prompt"
     keys: ClassVar[tuple[str, ...]] = ("embed", "embed_mask")
     answers: ClassVar[tuple[str, ...]] = ("prompts", "negative", "encoder")
     needs_examples: ClassVar[bool] = True
@@ -54,7 +53,7 @@ class CaptionEmbeddings(Condition):
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str) or len(self.encoder) > LONGEST_NAME or not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
             raise UserError("these embeddings do not say which text encoder made them")
-        for name, value, most in (("tokens", self.length, LONGEST), ("features a token", self.features, MOST_FEATURES)):
+        for name, value, most in (("tokens", self.length, LONGEST), ("features per token", self.features, MOST_FEATURES)):
             if type(value) is not int or not 1 <= value <= most:
                 raise UserError(f"embeddings of a caption have 1 to {most:,} {name}, not {str(value)[:40]}")
 
@@ -75,19 +74,16 @@ class CaptionEmbeddings(Condition):
             raise UserError(f"an example does not have embeddings of the shape that its text encoder gives, {list(wanted['embed'])}")
 
     def encode(self, request: Request, num: int) -> Batch:
-        """`embed`, float32 [num, length, features], read when it is indexed, and `embed_mask`, bool [num, length]."""
+        """`embed`, float32 [num, length, features], read when indexed, and `embed_mask`, bool [num, length]."""
         if not request.prompts:
-            raise UserError("this model draws what it is told in words: give --prompt=WORDS, or --prompts=FILE")
+            raise UserError("this model draws from a prompt: give --prompt=WORDS, or --prompts=FILE")
         return self._read(request, request.prompts, np.arange(num) % len(request.prompts))
 
     def negative(self, request: Request, num: int) -> Batch:
         return self._read(request, [request.negative or ""], np.zeros(num, int))
 
-    def words(self, request: Request, num: int) -> list[str]:
-        return [request.prompts[index % len(request.prompts)] for index in range(num)] if request.prompts else []
-
     def preview(self, num: int, held_out: Examples) -> tuple[Batch, list[str]]:
-        """The captions of held-out examples, whose embeddings are known: the text encoder is not loaded."""
+        """Captions of held-out examples, whose embeddings are stored: the text encoder is not loaded."""
         return {}, list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
 
     def of_examples(self, examples: Examples, indices: np.ndarray) -> Batch:
@@ -97,12 +93,6 @@ class CaptionEmbeddings(Condition):
                 [examples.take(indices[first : first + BLOCK])["embed_mask"] for first in range(0, len(indices), BLOCK)]
             ),
         }
-
-    def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"prompt": each} for each in words]
-
-    def unread(self, model: str) -> str:
-        return unread(model)
 
     @classmethod
     def differences(cls, old: Self | None, new: Self | None) -> list[str]:
@@ -115,20 +105,20 @@ class CaptionEmbeddings(Condition):
         return request.read(self, request.encoder)(prompts, index)
 
     def same(self, other: Any) -> bool:
-        """Whether the other's embeddings mean what these do, wherever their encoder lies."""
+        """Whether the other's embeddings mean the same, wherever their encoder is."""
         return isinstance(other, CaptionEmbeddings) and dataclasses.replace(other, encoder=self.encoder) == self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-    """What is known of a split's embeddings.
+    """The description of a split's embeddings.
 
     num: examples
-    captioned: those that have a caption
-    cut: captions that had more tokens, so that their ends are cut off
-    tokens: rows of the file of values
+    captioned: examples with a caption
+    cut: captions truncated to the encoder's limit
+    tokens: rows in the file of values
     captions: SHA-256 of all captions
-    spread: SHA-256 of some of them, from all over the split
+    spread: SHA-256 of a sample of them, spread over the split
     values, lengths: SHA-256 of the arrays in the files
     """
 
@@ -151,9 +141,9 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What `text.json` says.
+    """The content of `text.json`.
 
-    data: the fingerprint of the data whose captions these are
+    data: the fingerprint of the captioned data
     """
 
     text: CaptionEmbeddings
@@ -165,12 +155,12 @@ class Prepared:
 
     @classmethod
     def read(cls, folder: Path) -> "Prepared":
-        """Raises UserError where the file is not there, or not whole."""
+        """Raises UserError if the file is missing or damaged."""
         where, again = f"config.text.embeddings={folder}", "prepare the embeddings again"
         try:
             tree = json.loads((folder / ABOUT).read_text("utf-8"))
             if tree["version"] != VERSION:
-                raise UserError(f"it is of version {str(tree['version'])[:20]}, and this program reads {VERSION}: {again}")
+                raise UserError(f"its version is {str(tree['version'])[:20]}, and this program reads {VERSION}: {again}")
             splits = {split: Split(**tree["splits"][split]) for split in SPLITS}
             return cls(text=CaptionEmbeddings(**tree["text"]), data=str(tree["data"]), splits=splits)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -182,17 +172,17 @@ class Prepared:
 
 
 def files_of(folder: Path, split: str) -> tuple[Path, Path]:
-    """(the values', the lengths')"""
+    """(file of values, file of lengths)"""
     return folder / f"{split}.npy", folder / f"{split}_lengths.npy"
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """A file of float16 [T, D], whose rows are read when they are asked for.
+    """A file of float16 [T, D] whose rows are read on demand.
 
-    A memory map would count all that it has ever read as this process's memory, and end the process where the file has become shorter.
+    A memory map would count every page read as this process's memory, and kill the process if the file were truncated.
 
-    start: where in the file the first row begins
+    start: byte offset of the first row
     """
 
     path: Path
@@ -200,7 +190,7 @@ class Values:
     features: int
 
     def read(self, ends: Iterable[tuple[int, int]]) -> Iterator[np.ndarray]:
-        """The rows from each first one to before each last one. Raises UserError where they are no longer there."""
+        """The rows of each half-open range. Raises UserError if they can no longer be read."""
         row = 2 * self.features
         try:
             with open(self.path, "rb") as file:
@@ -214,10 +204,10 @@ class Values:
 
 
 class Rows:
-    """Rows of examples in an order of their own, read when they are asked for: what many samples are told would not fit into memory."""
+    """Rows of examples in any order, read on demand: the conditions of many samples do not fit into memory."""
 
     def __init__(self, read: Any, index: np.ndarray) -> None:
-        """read: numbers of examples -> their rows of an array. index: the example of each row"""
+        """read: indices of examples -> their rows of an array. index: the example of each row"""
         self.read, self.index = read, index
 
     def __len__(self) -> int:

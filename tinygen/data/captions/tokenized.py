@@ -1,4 +1,4 @@
-"""Captions as a condition: any source of captioned examples, with their tokens in its batches."""
+"""Adds the tokens of captions to the batches of a captioned source."""
 
 import dataclasses
 import hashlib
@@ -24,13 +24,13 @@ from tinygen.data.source import DataSource, Examples, drawing
 from tinygen.errors import UserError, unknown
 
 METHODS = ("bytes", "bpe")
-BLOCK = 1024  # captions that are read at once
-MANY = 20_000  # captions from which on reading them shows its progress
+BLOCK = 1024  # captions read at once
+MANY = 20_000  # captions above which progress is shown
 
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """Examples with further arrays beside them, a row an example."""
+    """Examples with further arrays of one row per example."""
 
     examples: Examples
     arrays: Mapping[str, np.ndarray]
@@ -52,14 +52,14 @@ class Beside:
 
 
 def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, known: Codec | None = None) -> DataSource:
-    """The source with `text`, int32 [length], in its batches; 0 is padding, and an example without a caption has nothing else.
+    """The source with `text`, int32 [length], in its batches; 0 is padding; an example without a caption is all padding.
 
     A BPE is trained on the captions of the training split. The fingerprint covers the captions.
 
     Args: as explained in `tinygen.config.schema.SCHEMA`, section text.
-      known: the codec of the run so far: its tokens keep their meaning.
+      known: the codec of the run so far; its tokens keep their meaning.
 
-    Raises UserError for an option that is wrong, and where no training example has a caption.
+    Raises UserError for an invalid option, or if no training example has a caption.
     """
     if tokens not in METHODS:
         raise unknown("config.text.tokens", tokens, ("", *METHODS))
@@ -79,11 +79,11 @@ def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
     splits: dict[str, Beside] = {}
     counts = counted({split: (sum(map(bool, words)), len(words)) for split, words in captions.items()})
     said = [*source.about(), f"{counts}, as {text.vocabulary - 1:,} tokens ({tokens})"]
-    said += ["the tokens are those that the weights have learnt: config.text.vocabulary has no say"] if inherited else []
+    said += ["the tokens are those of the trained weights: config.text.vocabulary is ignored"] if inherited else []
     for split, words in captions.items():
         rows, counts = text.rows(words)
         if cut := int((counts > length).sum()):
-            more = f"have more tokens, up to {counts.max()}; their ends are cut off"
+            more = f"have up to {counts.max()} tokens and are truncated"
             said.append(f"config.text.length={length}: {cut:,} captions of {split} {more}")
         digest.update("\0".join([split, *words]).encode())
         splits[split] = Beside(source.splits[split], {"text": rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16)})
@@ -100,25 +100,25 @@ def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
 
 
 def captions_of(source: DataSource, option: str) -> dict[str, list[str]]:
-    """All captions of each split, `normal`. Raises UserError, naming the option that asks for them, where no training example has one."""
+    """All captions of each split, normalised. Raises UserError, naming the option, if no training example has one."""
     captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
     if not any(captions["train"]):
         raise UserError(
-            f"{option}: no training image has a caption. Captions stand in img.txt or img.caption beside img.png, in metadata.jsonl or "
-            'metadata.csv, or are a Text feature of a TFDS set; to learn from labels alone leave config.text.tokens=""'
+            f"{option}: no training image has a caption. Captions are read from img.txt or img.caption beside img.png, metadata.jsonl or "
+            'metadata.csv, or a Text feature of a TFDS set; to train on labels alone leave config.text.tokens=""'
             + (f"\nHere: {source.uncaptioned}" if source.uncaptioned else "")
         )
     return captions
 
 
 def counted(counts: Mapping[str, tuple[int, int]]) -> str:
-    """How many examples of each split have a caption that is not blank. counts: (those, all), by "train" and "validation"."""
+    """A line on the captions of each split. counts: {split: (captioned examples, all)}"""
     (train, all_train), (held_out, all_held_out) = counts["train"], counts["validation"]
     return f"captions for {train:,} of {all_train:,} training images and {held_out:,} of {all_held_out:,} held out"
 
 
 def digests(source: DataSource, captions: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """A digest of each file's caption, by which a changed one is found; empty where examples are no files."""
+    """{file: digest of its caption}, to detect changes; empty if examples are not files."""
     found = {}
     for split, words in captions.items():
         found |= zip(source.splits[split].names(np.arange(len(words))), map(short, words), strict=True)
@@ -136,7 +136,7 @@ def _read(split: str, examples: Examples) -> Iterator[str]:
 
 
 def _examples(text: CaptionTokens, captions: list[str]) -> tuple[str, ...]:
-    """The first few captions that are there and differ, as far as they are read."""
+    """The first few distinct captions, cut to what the model reads."""
     read = (text.shortened(each) for each in dict.fromkeys(captions) if each)
     whole = (each for each in read if each and len(each) <= LONGEST_EXAMPLE)
     return tuple(dict.fromkeys(itertools.islice(whole, MOST_EXAMPLES)))

@@ -1,6 +1,6 @@
-"""Captions and prompts as numbers: bytes, or a byte-level BPE (Sennrich et al. 2016) that was trained on the captions themselves.
+"""Tokenises captions and prompts into bytes, or with a byte-level BPE (Sennrich et al. 2016) trained on the captions.
 
-0 is padding, 1 to 256 are the bytes, what follows are the merges in their order: whatever is written has tokens, and no token is unknown.
+0 is padding, 1 to 256 are the bytes, then come the merges in order: every text has tokens, and no token is unknown.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tinygen.data import encoding
-from tinygen.data.condition import Batch, Condition, Request
+from tinygen.data.condition import Batch, Prompted, Request
 from tinygen.errors import UserError
 from tinygen.media import bpe
 from tinygen.media.base import Medium
@@ -22,19 +22,18 @@ LONGEST, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 64, 4000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CaptionTokens(Condition):
-    """Captions as tokens, which the model embeds itself; stored with the run.
+class CaptionTokens(Prompted):
+    """Captions as tokens, embedded by the model; stored with the run.
 
     length: tokens that the model reads, padding included
-    merges: of the BPE, pairs of token names as byte-level BPE writes them; none: every byte is a token
-    examples: prompts for whoever names none, captions of held-out examples
+    merges: the BPE's pairs, in its own spelling of tokens; without merges every byte is a token
+    examples: default prompts, captions of held-out examples
     """
 
     length: int
     merges: Merges = ()
     examples: tuple[str, ...] = ()
 
-    noun: ClassVar[str] = "prompt"
     keys: ClassVar[tuple[str, ...]] = ("text",)
     answers: ClassVar[tuple[str, ...]] = ("prompts", "negative")
     fact: ClassVar[str] = "text_length"
@@ -68,40 +67,33 @@ class CaptionTokens(Condition):
             raise UserError(f"captions of {self.length} tokens, and an array of {list(spec['text'].shape)} for them")
 
     def encode(self, request: Request, num: int) -> Batch:
-        """`text`, int32 [num, length]: the prompts in turn, or the examples; padding alone without either."""
-        words = list(request.prompts or self.examples)
+        """`text`, int32 [num, length]: the prompts in turn, or the examples; only padding without either."""
+        words = self.asked(request)
         rows = self.prompts(words) if words else np.zeros((1, self.length), np.int32)
         return {"text": rows[np.arange(num) % len(rows)]}
 
     def negative(self, request: Request, num: int) -> Batch:
         return {"text": self.prompts([request.negative or ""]).repeat(num, 0)}
 
-    def words(self, request: Request, num: int) -> list[str]:
-        words = list(request.prompts or self.examples)
-        return [words[index % len(words)] for index in range(num)] if words else []
+    def asked(self, request: Request) -> Sequence[str]:
+        return request.prompts or self.examples
 
     def rule(self, request: Request) -> str:
         return f"the run's {len(self.examples)} example prompts in turn"
 
-    def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"prompt": each} for each in words]
-
-    def unread(self, model: str) -> str:
-        return unread(model)
-
     @property
     def vocabulary(self) -> int:
-        """The number of tokens at most, padding included."""
+        """The number of tokens, padding included."""
         return 1 + BYTES + len(self.merges)
 
     def tokens(self, words: str) -> list[int]:
-        """All tokens of a caption or a prompt, however many they are; none of an empty one."""
+        """All tokens of a caption or prompt, not truncated; [] for an empty one."""
         if not self.merges:
             return [1 + byte for byte in normal(words).encode()]
         return [1 + number for number in self._tokenizer.encode(normal(words)).ids]
 
     def rows(self, captions: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(int32 [N, length], padded with 0; how many tokens each has, the ends that are cut off included)."""
+        """(int32 [N, length], truncated and padded with 0; the number of tokens of each before truncation)."""
         out, counts = np.zeros((len(captions), self.length), np.int32), np.zeros(len(captions), int)
         for index, caption in enumerate(captions):
             tokens = self.tokens(caption)
@@ -110,7 +102,7 @@ class CaptionTokens(Condition):
         return out, counts
 
     def shortened(self, words: str) -> str:
-        """As many whole words from the beginning as the model reads."""
+        """The text cut to the whole words that the model reads."""
         parts = normal(words).split(" ")
         while parts and len(self.tokens(" ".join(parts))) > self.length:
             parts.pop()
@@ -118,11 +110,11 @@ class CaptionTokens(Condition):
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
-        """Raises UserError for merges of what is no token yet."""
+        """Raises UserError for merges of unknown tokens."""
         return bpe.make_tokenizer(self.merges)
 
     def prompts(self, words: Sequence[str]) -> np.ndarray:
-        """int32 [N, length]. Raises UserError for a prompt that is empty or longer than the model reads."""
+        """int32 [N, length]. Raises UserError for a prompt that is empty or too long for the model."""
         for prompt in words:
             num = len(self.tokens(prompt))
             shown = f"{prompt[:60]!r}{'...' * (len(prompt) > 60)}"
@@ -133,19 +125,14 @@ class CaptionTokens(Condition):
         return self.rows(words)[0]
 
 
-def unread(model: str) -> str:
-    """The message for a model that takes no captions: it would learn without them, and samples would ignore their prompts."""
-    return f"model {model!r} is not told captions: take microdit, or leave config.text.tokens and embeddings empty"
-
-
 def normal(words: str) -> str:
-    """A caption or a prompt as it is read: composed, without byte order marks, line breaks, double spaces and spaces at its ends.
+    """Normalises a caption or prompt: composed characters, no byte order marks, words separated by single spaces.
 
-    Half a character, which JSON can hold, becomes a question mark.
+    A lone surrogate, which JSON can hold, becomes a question mark.
     """
     return " ".join(encoding.composed(words.encode("utf-8", "replace").decode()).replace(encoding.MARK, "").split())
 
 
 def trained_merges(captions: Iterable[str], vocabulary: int) -> Merges:
-    """The merges of a byte-level BPE of at most `vocabulary` tokens, bytes included; fewer where the captions have no more pairs."""
+    """The merges of a byte-level BPE of at most `vocabulary` tokens, bytes included; fewer if the captions have no more pairs."""
     return bpe.train(map(normal, captions), vocabulary)

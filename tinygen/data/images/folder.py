@@ -1,6 +1,6 @@
-"""Images of one's own: a folder, its subfolders as labels if one likes, and text beside the images as captions.
+"""A user's folder of images, with optional labels from subfolders and captions from text files.
 
-The images stay where they are. Each was decoded once by `folder_index`; a batch decodes its own again, when it is asked for.
+The images stay in place. `folder_index` decodes each once to check it; a batch decodes its images again on request.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ from tinygen.data.labels import Labels
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 
-HELD_OUT = ("validation", "val", "test")  # beside train/, the first of them that is there is the validation split
+HELD_OUT = ("validation", "val", "test")  # the first of these folders beside train/ is the validation split
 
 
 @dataclasses.dataclass(frozen=True)
 class FolderExamples:
-    """One split of a folder. What it keeps of an image is its name, its caption and a few numbers.
+    """One split of a folder. In memory an image is only its name, its caption and a few numbers.
 
     labels: int32 [N], or None
-    words: captions by the images' names
+    words: {image: caption}
     options: keywords of `pixels.fitted`
     """
 
@@ -50,7 +50,7 @@ class FolderExamples:
         return len(self.pictures)
 
     def take(self, indices: np.ndarray) -> Batch:
-        """Raises UserError where a file is not what it was when it was indexed."""
+        """Raises UserError if a file has changed since it was indexed."""
         batch = {"x": encode_pixels(np.stack([self._pixels(self.pictures[number]) for number in indices]))}
         return batch if self.labels is None else {**batch, "label": self.labels[indices]}
 
@@ -72,25 +72,25 @@ class FolderExamples:
         except Exception as error:  # a damaged file can make a decoder raise anything
             raise UserError(
                 f"{path!r} can no longer be read as it was at the start ({folder_index.reason(error)}).\n"
-                "Put the old content back and run the same command again; what has changed for good needs another --workdir."
+                "Put the old content back and run the same command again; data that have changed for good need another --workdir."
             ) from error
 
 
 def folder(
     *, path: str, size: Sequence[int], fit: str, channels: int, background: str, min_side: int, label: str, validation: float, flip: bool
 ) -> DataSource:
-    """The images below `path`: `x` float32 [height, width, channels] in [-1, 1], and `label` int32 where there are labels.
+    """The images below `path`: `x` float32 [height, width, channels] in [-1, 1], and `label` int32 if there are labels.
 
-    Folders train/ and validation/ (or val/, or test/), where they are all that lies in `path`, are the splits. Otherwise the
-    images whose names have the lowest hashes are held out: files that are added do not reshuffle the others.
+    If `path` holds only train/ and validation/ (or val/, or test/), these are the splits. Otherwise the images whose names
+    have the lowest hashes are held out, so that adding files does not reshuffle the others.
 
     The fingerprint covers names, contents and labels, not times: a copied folder is the same data.
 
     Args: as explained in `tinygen.config.schema.DATASETS`; the rules for pixels are those of `pixels`.
 
     Raises:
-      UserError: an option is wrong; fewer than two images can be used; some lack the label asked for; an entry of a
-        metadata file is wrong. From `take`, later: a file has changed or vanished.
+      UserError: an option is invalid; fewer than two images are usable; some lack the requested label; an entry of a
+        metadata file is malformed. Later, from `take`: a file has changed or is missing.
     """
     options: dict[str, Any] = dict(size=pixels.frame_of(size), fit=fit, channels=channels, background=background)
     pixels.check_options(**options)
@@ -134,7 +134,7 @@ def folder(
 
 
 def _fault(picture: Picture, min_side: int) -> str:
-    """Why an image is left out; "" where it is not."""
+    """Why an image is left out; "" if it is used."""
     if picture.reason or min(picture.width, picture.height) >= min_side:
         return picture.reason
     return f"{picture.width}x{picture.height}, a side under {min_side} pixels"
@@ -155,7 +155,7 @@ def _too_few(root: str, found: Index, left_out: Mapping[str, str], num: int) -> 
 def _divided(
     root: str, pictures: Sequence[Picture], usable: Sequence[Picture], share: float
 ) -> tuple[dict[str, list[Picture]], int, Sequence[str]]:
-    """The splits; how many folders above an image are theirs, not labels (0 or 1); and what to say about images in neither."""
+    """(splits, depth of their folders: 0 or 1, notes on images in neither)"""
     tops = {each.name.partition("/")[0] if "/" in each.name else "" for each in pictures}
     named = "train" in tops and tops <= {"train", *HELD_OUT}
     held_out = [top for top in HELD_OUT if top in tops] if named else []
@@ -175,9 +175,9 @@ def _divided(
 
 
 def _labels(root: str, label: str, used: Sequence[Picture], depth: int, metadata: Metadata) -> Mapping[str, str]:
-    """{image: label}; empty without labels. Labels that differ only in how characters are composed are one.
+    """{image: label}; empty without labels. Labels are compared in Unicode normal form C.
 
-    Raises UserError where labels were asked for that some images lack.
+    Raises UserError if some images lack the requested label.
     """
     if label == "":
         return {}
@@ -204,7 +204,7 @@ def _labels(root: str, label: str, used: Sequence[Picture], depth: int, metadata
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Numbers in the order of their values, before words."""
+    """Sort key: numbers by value, before words."""
     return (int(name), name) if re.fullmatch("-?[0-9]{1,18}", name) else (10**18, name)
 
 
@@ -218,7 +218,7 @@ def _fingerprint(
     return digest.hexdigest()[:16]
 
 
-# What the log is told
+# Lines for the log
 
 
 def _counted(path: str, splits: Mapping[str, Sequence[Picture]], labels: Mapping[str, str]) -> str:
@@ -241,7 +241,7 @@ def _left_out(found: Index, left_out: Mapping[str, str]) -> list[str]:
 
 
 def _written(metadata: Metadata, captions: Captions, splits: Mapping[str, Sequence[Picture]]) -> list[str]:
-    """What became of that which is written about the images."""
+    """Lines about captions and metadata."""
     lines = captions.lines({split: [each.name for each in pictures] for split, pictures in splits.items()})
     return [*lines, strays] if (strays := metadata.strays()) else lines
 

@@ -1,7 +1,6 @@
-"""What the images of a folder show, in words: from metadata files, and from text files beside the images.
+"""Captions of a folder's images, from metadata files and from text files beside the images.
 
-Of an image's captions the first that is not blank counts: that of a metadata file, of img.txt, of img.caption. All are read once, at the
-start.
+The first caption that is not blank is used: from a metadata file, img.txt, then img.caption. All are read once, at the start.
 """
 
 import dataclasses
@@ -17,20 +16,20 @@ from rich.progress import track
 from tinygen.data import encoding, naming
 from tinygen.data.captions.tokenized import counted
 
-KINDS = ("txt", "TXT", "caption", "CAPTION")  # capitals as cameras write
+KINDS = ("txt", "TXT", "caption", "CAPTION")  # some tools write capitals
 LONGEST = 2**20  # characters of a file
-BLOCK = 256  # files that a thread reads before it takes others
-MANY = 20_000  # files from which on reading them shows its progress
+BLOCK = 256  # files that a thread reads at a time
+MANY = 20_000  # files above which progress is shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Captions:
     """The captions of some images, by the images' names.
 
-    words: those that are not blank
-    blank: images with captions of which all are blank
+    words: captions that are not blank
+    blank: number of images with only blank captions
     bad: {text file beside an image: why it cannot be read}
-    spared: text files beside an image that were not read, since a caption that comes before theirs was there
+    spared: number of text files not read, because another caption takes precedence
     """
 
     words: Mapping[str, str]
@@ -39,7 +38,7 @@ class Captions:
     spared: int
 
     def lines(self, splits: Mapping[str, Collection[str]]) -> list[str]:
-        """What to say of them; nothing where no image has any. splits: the images of "train" and "validation"."""
+        """Lines for the log; [] if no image has a caption. splits: the images of "train" and "validation"."""
         counts = {split: (sum(name in self.words for name in names), len(names)) for split, names in splits.items()}
         said = [counted(counts)] if self.words or self.blank or self.bad else []
         if said and self.blank:
@@ -47,7 +46,7 @@ class Captions:
         if self.bad:
             said.append(f"{naming.plural(len(self.bad), 'caption file')} cannot be read: {naming.first(self.bad, self.bad)}")
         if self.spared:
-            order = "a metadata file comes before img.txt, and img.txt before img.caption"
+            order = "a metadata file takes precedence over img.txt, and img.txt over img.caption"
             said.append(f"{naming.plural(self.spared, 'caption file')} not read: {order}")
         return said
 
@@ -55,15 +54,15 @@ class Captions:
 def read_captions(root: str, described: Mapping[str, str], texts: Mapping[str, int], images: Sequence[str]) -> Captions:
     """The captions of the `images`.
 
-    described: by metadata files
-    texts: the sizes of text files below `root`, by name
+    described: {image: caption} from metadata files
+    texts: {text file below `root`: its size}
     """
     words = {name: described[name] for name in images if described.get(name)}
     beside = {name: found for name in images if (found := _beside(name, texts))}
     spared = sum(len(found) for name, found in beside.items() if name in words)
     waiting = {name: found for name, found in beside.items() if name not in words}
     blank, bad = {name for name in images if name in described and name not in words}, {}
-    while waiting:  # twice or thrice where there are blank ones
+    while waiting:  # another round for each blank or unreadable file
         read = _read(root, {found[0]: size for found in waiting.values() if (size := texts[found[0]])})
         following = {}
         for name, (file, *more) in waiting.items():
@@ -83,20 +82,20 @@ def read_captions(root: str, described: Mapping[str, str], texts: Mapping[str, i
 
 
 def alone(texts: Iterable[str], images: Iterable[str]) -> Counter[str]:
-    """How many of the text files lie beside no image, by extension."""
+    """Counts of text files that are not beside an image, by extension."""
     stems = {posixpath.splitext(name)[0] for name in images}
     parts = (posixpath.splitext(text) for text in texts)
     return Counter(extension[1:].lower() for stem, extension in parts if stem not in stems)
 
 
 def _beside(name: str, texts: Collection[str]) -> list[str]:
-    """The text files beside an image, the one that counts first."""
+    """The text files beside an image, in order of precedence."""
     stem = posixpath.splitext(name)[0]
     return [text for kind in KINDS if (text := f"{stem}.{kind}") in texts]
 
 
 def _read(root: str, files: Mapping[str, int]) -> dict[str, tuple[str, str]]:
-    """{file: (what it says, without white space at its ends; why it cannot be read)}, one of them empty. files: their sizes."""
+    """{file: (stripped text, why it cannot be read)}, one of the two empty. files: {file: size}"""
     ordered = sorted(files)
     blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -108,7 +107,7 @@ def _read(root: str, files: Mapping[str, int]) -> dict[str, tuple[str, str]]:
 
 
 def _text(path: str, size: int) -> tuple[str, str]:
-    if size > len(encoding.BOM) + 4 * LONGEST:  # a character has four bytes at most
+    if size > len(encoding.BOM) + 4 * LONGEST:  # a character has at most four bytes
         return "", f"more than {LONGEST:,} characters"
     try:
         with open(path, "rb", buffering=0) as stream:

@@ -1,7 +1,7 @@
-"""The images of a folder, every one decoded once: what can be used, and what cannot and why.
+"""Index of a folder's images: every one is decoded once, and unusable ones are listed with the reason.
 
-What was learnt is kept in the user's cache folder, so that the next start looks only at new and changed files. It holds facts
-of the files alone, nothing that depends on how they will be used.
+The index is cached for the user, so that later starts decode only new and changed files. It depends on the files alone, not
+on how they will be used.
 """
 
 import dataclasses
@@ -29,21 +29,21 @@ EXTENSIONS = (
     *(each for _, extensions in pixels.OPTIONAL.values() for each in extensions if each not in pixels.UNREADABLE),
 )
 TEXTS = ("txt", "caption")  # extensions of captions beside images
-FORMAT = f"1, Pillow {PIL.__version__}"  # of the cache; another Pillow may read what this one cannot
+FORMAT = f"1, Pillow {PIL.__version__}"  # of the cache; another Pillow may read other files
 LARGEST = 2**30  # bytes of an image file
 CHUNK = 512  # files handed to the threads at once
-PAUSE = 10.0  # seconds between lines that say how far the check is
-UNKNOWN_TIME = -1  # no file has it: what failed for the system's sake is tried again next time
+PAUSE = 10.0  # seconds between lines of progress
+UNKNOWN_TIME = -1  # matches no file: system errors are retried at the next start
 
 
 class Picture(NamedTuple):
     """One image file.
 
-    name: its path below the folder, with "/"; bytes that are not UTF-8 stand as surrogates, as `os.fsdecode` gives them
-    size, mtime_ns: in bytes and nanoseconds, by which a change is known
-    width, height: in pixels, the right way up; 0 where it cannot be used
-    digest: of its content, 16 hex digits; "" where it cannot be used
-    reason: why it cannot be used; "" where it can
+    name: path below the folder, with "/"; bytes that are not UTF-8 become surrogates, as from `os.fsdecode`
+    size, mtime_ns: bytes and nanoseconds, to detect changes
+    width, height: pixels, after EXIF rotation; 0 if unusable
+    digest: 16 hex digits of its content; "" if unusable
+    reason: why it is unusable; "" if usable
     """
 
     name: str
@@ -57,14 +57,14 @@ class Picture(NamedTuple):
 
 @dataclasses.dataclass
 class Tree:
-    """What lies in a folder. Names are those of `Picture`.
+    """The content of a folder, with names as in `Picture`.
 
-    files: image files, with their sizes and times only
-    texts: those of files that may be captions, with their sizes in bytes
-    metadata: those of metadata files
-    others: how many other files there are, by extension
-    hidden: how many files and folders have a name that begins with a dot; nothing below such a folder is looked at
-    unreachable: files and folders that the system does not give, and why
+    files: image files, with only their sizes and times
+    texts: {file that may be a caption: bytes}
+    metadata: metadata files
+    others: counts of other files, by extension
+    hidden: number of files and folders whose names begin with a dot; such folders are not searched
+    unreachable: {inaccessible file or folder: why}
     """
 
     files: list[Picture] = dataclasses.field(default_factory=list)
@@ -77,7 +77,7 @@ class Tree:
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """pictures: every image file, in the order of their names. notes: what the user should know of the cache. cache: its file."""
+    """pictures: all image files, sorted by name. notes: lines for the user about the cache. cache: its file."""
 
     tree: Tree
     pictures: Sequence[Picture]
@@ -86,9 +86,9 @@ class Index:
 
 
 def index(root: str, option: str = "config.data.path") -> Index:
-    """Every image file below `root`, checked. Raises UserError where `root` is no folder that can be listed.
+    """Checks every image file below `root`. Raises UserError if `root` is not a folder that can be listed.
 
-    option: what `root` was given as
+    option: the option that names `root`
     """
     if not os.path.isdir(root):
         raise UserError(f"{option}={root!r} is {'not a folder' if os.path.exists(root) else 'not there'}: give a folder of images")
@@ -103,19 +103,19 @@ def index(root: str, option: str = "config.data.path") -> Index:
     try:
         for picture in _watched(_checked(root, fresh), len(fresh)) if fresh else ():
             done[picture.name] = picture
-    finally:  # an interrupted check has not been in vain
+    finally:  # keeps the results of an interrupted check
         if fresh or note or len(done) != len(known):
             body = {name: picture[1:] for name, picture in done.items()}
             if problem := write_whole(cache, json.dumps({"format": FORMAT, "files": body})):
-                notes.append(f"the index could not be kept in {cache} ({problem}): the next start checks every image again")
+                notes.append(f"the index could not be written to {cache} ({problem}): the next start checks every image again")
     return Index(tree, [done[file.name] for file in tree.files], notes, cache)
 
 
 def walk(root: str) -> Tree:
-    """What lies below `root`, hidden files and folders apart (their names begin with a dot).
+    """The content of `root`, recursively, without hidden files and folders.
 
-    Links are followed, but every real folder is visited once, under its own path where it has one below `root`; a link to a
-    folder that holds `root` itself leads nowhere.
+    Links are followed, but every real folder is visited once, under its own path if it has one below `root`; links to
+    parents of `root` are ignored.
     """
     tree = Tree()
     seen = {_identity(str(folder)) for folder in Path(os.path.realpath(root)).parents}
@@ -145,7 +145,7 @@ def walk(root: str) -> Tree:
 
 
 def write_whole(path: Path, text: str) -> str:
-    """Writes a file in one piece, its folder too if need be. Returns why it could not; "" if it could."""
+    """Writes a file atomically, creating its folder. Returns the reason of a failure; "" on success."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")  # several processes may index the same folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,12 +164,12 @@ def _identity(path: str) -> tuple[int, int]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a ring of links, say: asked for as a file, it gives the reason
+    except OSError:  # a cycle of links, say: reading it as a file reports the reason
         return False
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image."""
+    """Whether a file has the extension of an image."""
     return _extension(name) in EXTENSIONS
 
 
@@ -198,9 +198,9 @@ def _add(tree: Tree, name: str, entry: os.DirEntry[str]) -> None:
 
 
 def _checked(root: str, files: Sequence[Picture]) -> Iterator[Picture]:
-    """The files with all that can be known of them, decoded by threads (PIL lets go of the interpreter's lock)."""
+    """Decodes the files in threads (PIL releases the GIL) and fills in the rest of each `Picture`."""
     with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about oddities of files that can be read all the same
+        warnings.simplefilter("ignore")  # from files that can be read all the same
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for start in range(0, len(files), CHUNK):
             yield from pool.map(lambda file: _inspect(root, file), files[start : start + CHUNK])
@@ -240,7 +240,7 @@ def _cache_file(root: str) -> Path:
 
 
 def _read(cache: Path) -> tuple[dict[str, Picture], str]:
-    """What was known of each file, and what the user should be told; nothing is known where the cache is damaged."""
+    """({file: picture}, note for the user); empty if the cache is missing or damaged."""
     try:
         stored = json.loads(cache.read_text("utf-8"))
         if stored["format"] != FORMAT:
@@ -249,7 +249,7 @@ def _read(cache: Path) -> tuple[dict[str, Picture], str]:
         kinds = [type(value) for value in Picture("", 0, 0)]
         if all([type(value) for value in picture] == kinds for picture in known.values()):
             return known, ""
-    except OSError:  # where it matters, writing it will fail as well
+    except OSError:  # if this matters, writing will fail too
         return {}, ""
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
@@ -257,7 +257,7 @@ def _read(cache: Path) -> tuple[dict[str, Picture], str]:
 
 
 def _watched(pictures: Iterator[Picture], total: int) -> Iterator[Picture]:
-    """The same pictures; meanwhile a bar with rate and time left on a terminal, elsewhere a line from time to time."""
+    """Yields the pictures with progress: a bar on a terminal, else occasional lines."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -267,13 +267,13 @@ def _watched(pictures: Iterator[Picture], total: int) -> Iterator[Picture]:
         console=console, disable=not console.is_terminal, transient=True,
     )  # fmt: skip
     task = bar.add_task("", total=total, rate="")
-    began = told = time.monotonic()
+    began = logged = time.monotonic()
     with bar:
         for done, picture in enumerate(pictures, 1):
             yield picture
             now = time.monotonic()
             rate = f"{done / max(now - began, 1e-9):,.0f} images/s"
             bar.update(task, completed=done, rate=rate)
-            if not console.is_terminal and now - told > PAUSE:
-                told = now
+            if not console.is_terminal and now - logged > PAUSE:
+                logged = now
                 console.print(f"{done:,} of {total:,} images checked, {rate}")

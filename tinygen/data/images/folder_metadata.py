@@ -1,8 +1,8 @@
-"""The metadata files of a folder of images: metadata.jsonl and metadata.csv, whose entries describe an image each.
+"""The metadata files of a folder of images: metadata.jsonl and metadata.csv, with one entry per image.
 
-An entry is a line of a metadata.jsonl, a JSON object, or a row of a metadata.csv, whose first row names its columns (the convention of
-Hugging Face's `imagefolder`). "file_name" is relative to the metadata file's own folder; "text" or "caption" is what the image shows; any
-other key may be the label to train on. An empty cell of a table is a key without a value, as `null` is in JSON.
+An entry is a line with a JSON object in metadata.jsonl, or a row of metadata.csv, whose first row names the columns (the convention of
+Hugging Face's `imagefolder`). "file_name" is relative to the metadata file's folder; "text" or "caption" is the caption; any other key
+can be the label to train on. An empty cell is a missing value, like `null` in JSON.
 """
 
 import csv
@@ -20,21 +20,21 @@ from tinygen.errors import UserError
 
 NAMES = ("metadata.jsonl", "metadata.csv")
 LONGEST = 2**20  # bytes of an entry
-MOST_COLUMNS = 1000  # of all metadata files together: whoever asks for an unknown one is shown the nearest
+MOST_COLUMNS = 1000  # of all metadata files together; errors suggest the nearest of them
 WORDS = ("text", "caption")  # the first of them that is not blank is the caption
 EXAMPLE = '{"file_name": "cat.png", "text": "a cat"}'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What the metadata files of a folder say.
+    """The content of a folder's metadata files.
 
     files: their names below the folder
-    captions: {image: what it shows}, blank ones included, of entries with a caption
-    labels: {image: its value of the column that was asked for}
-    columns: the keys that occur, those of file names and captions apart
-    total: entries of all files
-    absent: the names, below the folder, of entries about files that are no images there
+    captions: {image: caption}, blank ones included
+    labels: {image: value of the requested column}
+    columns: all keys except file names and captions
+    total: number of entries in all files
+    absent: file names of entries without an image in the folder
     """
 
     files: Sequence[str]
@@ -45,7 +45,7 @@ class Metadata:
     absent: Sequence[str]
 
     def strays(self) -> str:
-        """What to say of entries that fit no image; "" where all fit."""
+        """A line on entries without an image; "" if there are none."""
         if not self.absent:
             return ""
         kinds = " and ".join(sorted({posixpath.basename(file) for file in self.files}))
@@ -57,15 +57,15 @@ class Metadata:
 
 
 def read_metadata(root: str, files: Sequence[str], images: Collection[str], column: str) -> Metadata:
-    """What the metadata `files` say about the `images`, both named as they lie below `root`; `column` is the key to take labels from.
+    """Reads metadata `files` about `images`, both named relative to `root`; `column` is the key of labels.
 
-    Names that lead out of the folder are those of no image. Raises UserError, naming file and line, for an entry that is malformed, and
-    for a second one about the same image, in whichever file.
+    File names outside the folder match no image. Raises UserError, naming file and line, for a malformed entry and for a second entry
+    about the same image in any file.
     """
     captions: dict[str, str] = {}
     labels: dict[str, str] = {}
     columns: set[str] = set()
-    seen: dict[str, str] = {}  # in which file
+    seen: dict[str, str] = {}  # {image: metadata file}
     absent = []
     for file in files:
         for where, entry in _entries(os.path.join(root, file)):
@@ -88,7 +88,7 @@ def read_metadata(root: str, files: Sequence[str], images: Collection[str], colu
 
 
 def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries of a metadata file, each with the words for where it stands. Keys without a value are left out."""
+    """(location for messages, entry) for each entry of a metadata file. Keys without a value are dropped."""
     try:
         with open(path, "rb") as stream:
             lines = _Lines(path, iter(lambda: stream.readline(LONGEST + 1), b""))
@@ -98,14 +98,14 @@ def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _Lines:
-    """The lines of a file as text, of which none and no row of several makes more than `LONGEST` bytes."""
+    """The lines of a file as text. Raises UserError for an entry, of one or more lines, above `LONGEST` bytes."""
 
     def __init__(self, path: str, lines: Iterator[bytes]) -> None:
         self.path, self.lines = path, lines
         self.number = self.begun = self.size = 0
 
     def begin(self) -> None:
-        """The next line begins an entry."""
+        """Marks the next line as the beginning of an entry."""
         self.begun, self.size = self.number + 1, 0
 
     @property
@@ -153,7 +153,7 @@ def _object(where: str, line: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value without the byte order mark of a file that it may have been copied from."""
+    """A value without a leading byte order mark."""
     return value.removeprefix(encoding.MARK) if isinstance(value, str) else value
 
 
@@ -172,8 +172,8 @@ def _rows(lines: _Lines) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _cells(lines: _Lines) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a table that are not empty. A row may span lines, where quotes hold their ends."""
-    before = csv.field_size_limit(LONGEST)  # the whole module's; a row is measured in `_Lines`
+    """(location, cells) of each row that is not empty. A row may span lines within quotes."""
+    before = csv.field_size_limit(LONGEST)  # global to the module; `_Lines` limits rows
     try:
         lines.begin()
         reader = csv.reader(lines, strict=True)
@@ -212,4 +212,4 @@ def _label(where: str, column: str, value: Any) -> str:
         if len(name) > LONGEST_LABEL:
             raise UserError(f"{where}: {column!r} has {len(name):,} characters, a label at most {LONGEST_LABEL:,}")
         return name
-    raise UserError(f"{where}: {column!r} is no label: neither a string, nor a whole number, nor true or false")
+    raise UserError(f"{where}: {column!r} is not a label: give a string, a whole number, true or false")

@@ -1,16 +1,16 @@
-"""How a picture of any kind becomes a frame of uint8 pixels, for every source that reads image files.
+"""Converts any picture to a frame of uint8 pixels, for every source that reads image files.
 
-In this order:
-- JPEGs are decoded at 1/2, 1/4 or 1/8 where that still leaves twice the pixels that are needed.
-- Of an animation, or of several pages, the first is taken.
-- The EXIF orientation is applied; damaged EXIF data count as none. Colour profiles are not: values are taken as sRGB.
+The steps, in order:
+- JPEGs are decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the pixels needed.
+- The first frame of an animation, or page of several, is taken.
+- The EXIF orientation is applied; damaged EXIF data are ignored. Colour profiles are ignored: values are taken as sRGB.
 - 16-bit and 32-bit whole-number grey is scaled from 0..65535 to 0..255 (x / 257, rounded), values outside clipped. PIL itself
   reduces 16-bit colour to its high bytes. Float pixels (mode F) have no agreed range: they are refused.
-- Transparency, of whatever mode, is composited onto the background.
+- Transparency, in any mode, is composited onto the background.
 - Palettes, 1-bit, CMYK, YCbCr, LAB and HSV become RGB; for one channel, luma (0.299 R + 0.587 G + 0.114 B).
-- crop: the picture is scaled until it covers the frame, and its middle is kept. pad: it is scaled until it fits inside, and the rest is
-  background. squeeze: each side is scaled on its own, which changes the proportions. All antialiased (Lanczos, after a box filter where
-  there is much to reduce); smaller pictures are enlarged; a picture that has the frame's size already keeps its pixels exactly.
+- crop: the picture is scaled to cover the frame, and its middle is kept. pad: it is scaled to fit inside, on a background. squeeze: the
+  sides are scaled independently, which changes the proportions. All are antialiased (Lanczos, after a box filter for large reductions);
+  smaller pictures are enlarged; a picture of the frame's size keeps its pixels exactly.
 """
 
 import functools
@@ -25,16 +25,16 @@ from PIL import Image, ImageColor, features
 from tinygen.config.data import FITS
 from tinygen.errors import UserError, unknown
 
-OPTIONAL = {  # formats that Pillow can be built without: its name for what it then lacks, and their files' extensions
+OPTIONAL = {  # formats that Pillow can be built without: {format: (Pillow's name of the feature, extensions)}
     "AVIF": ("avif", ("avif", "avifs")),
     "JPEG2000": ("jpg_2000", ("jp2", "j2k", "j2c", "jpc", "jpf", "jpx")),
 }
 MISSING = [kind for kind, (feature, _) in OPTIONAL.items() if not features.check(feature)]
 UNREADABLE = {extension: f"this Pillow does not read {kind}" for kind in MISSING for extension in OPTIONAL[kind][1]}
-"""{extension: reason} of image files that are passed over."""
+"""{extension: reason} of image files that are skipped."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", *(kind for kind in OPTIONAL if kind not in MISSING))
-"""What `PIL.Image.open` is to try, and nothing else: among its other formats are some that start programs."""
+"""The only formats that `PIL.Image.open` may try: some of its others start programs."""
 
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "I;16", "I;16L", "I;16B")
 GAP = 2  # cheap reduction stops at this multiple of the size; the antialiasing filter does the rest
@@ -51,14 +51,14 @@ TURNS = {
 
 
 def frame_of(size: Sequence[int]) -> tuple[int, int]:
-    """(height, width) that config.data.size means: one number is both. Raises UserError for anything else."""
+    """(height, width) from config.data.size; one number is both. Raises UserError for any other length."""
     if len(size) not in (1, 2):
-        raise UserError(f"config.data.size={shown(size)} must be one number, pixels a side, or two: height,width")
+        raise UserError(f"config.data.size={shown(size)} must be one number of pixels per side, or two: height,width")
     return size[0], size[-1]
 
 
 def shown(size: Sequence[int]) -> str:
-    """A size as the command line takes it.
+    """A size as written on the command line.
 
     >>> shown((37, 53)), shown((64, 64))
     ('37,53', '64')
@@ -67,13 +67,13 @@ def shown(size: Sequence[int]) -> str:
 
 
 def recorded(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `fitted` as fingerprints hold them: a square by one number, as all were when the first runs were made."""
+    """Options of `fitted` for fingerprints: a square size is one number, as in the first runs."""
     height, width = options["size"]
     return {**options, "size": height if height == width else (height, width)}
 
 
 def check_options(*, size: Sequence[int], fit: str, channels: int, background: str) -> None:
-    """Raises UserError for options of `fitted` that it could not follow."""
+    """Raises UserError for invalid options of `fitted`."""
     if min(size) < 1:
         raise UserError(f"config.data.size={shown(size)} must be at least 1 (pixels: a side, or height,width)")
     if fit not in FITS:
@@ -90,15 +90,15 @@ def fitted(image: Image.Image, *, size: tuple[int, int], fit: str, channels: int
       size: (height, width) of the frame, in pixels.
       fit: "crop", "pad" or "squeeze".
       channels: 1 (grey) or 3 (RGB).
-      background: what transparency and padding show, as a name or #rrggbb.
+      background: colour behind transparency and padding, as a name or #rrggbb.
 
     Raises:
-      UserError: an option is wrong.
-      ValueError: the pixels have no agreed range; and whatever PIL raises for a file that it cannot decode.
+      UserError: an option is invalid.
+      ValueError: the pixels have no agreed range. PIL raises other errors for files that it cannot decode.
     """
     check_options(size=size, fit=fit, channels=channels, background=background)
-    frame = (size[1], size[0])  # as PIL has it
-    # For a picture that lies on its side the frame does too: what is decoded is enough for both.
+    frame = (size[1], size[0])  # in PIL's order
+    # EXIF may rotate the picture by 90 degrees: enough is decoded for both orientations.
     scale = max(_scale(image.size, each, fit) for each in (frame, size))
     width, height = (math.ceil(length * GAP * scale) for length in image.size)
     image.draft(None, (width, height))
@@ -113,31 +113,31 @@ def fitted(image: Image.Image, *, size: tuple[int, int], fit: str, channels: int
         image = canvas
     else:
         kept = [side / scale for side in frame] if fit == "crop" else image.size
-        left, top = ((length - side) // 2 for length, side in zip(image.size, kept, strict=True))  # whole pixels: half of one would blur
+        left, top = ((length - side) // 2 for length, side in zip(image.size, kept, strict=True))  # whole pixels: a half would blur
         box = (left, top, float(left + kept[0]), float(top + kept[1]))
         image = image.resize(frame, Image.Resampling.LANCZOS, box, reducing_gap=GAP)
     return np.array(image).reshape(*size, channels)
 
 
 def _scale(size: tuple[int, int], frame: tuple[int, int], fit: str) -> Fraction:
-    """By how much a picture is scaled to fit into the frame, or else to cover it; exactly, so that none is off by a pixel."""
+    """The scale at which a picture fits into the frame (pad) or covers it; exact, so that no size is off by a pixel."""
     scales = (Fraction(target, length) for target, length in zip(frame, size, strict=True))
     return min(scales) if fit == "pad" else max(scales)
 
 
 def check_pixels(image: Image.Image) -> None:
-    """Raises ValueError for a picture whose header promises more than PIL thinks safe, before it is decoded; PIL itself warns first."""
+    """Raises ValueError, before decoding, for a picture with more pixels than PIL considers safe; PIL itself only warns at first."""
     check_size(image.height, image.width)
 
 
 def check_size(height: int, width: int) -> None:
-    """Raises ValueError for a picture of more pixels than PIL thinks safe."""
+    """Raises ValueError for more pixels than PIL considers safe."""
     if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
         raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which PIL takes for an attack")
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """The decoded picture with its EXIF orientation applied. Raises what `fitted` raises for a file that cannot be used."""
+    """The decoded picture with its EXIF orientation applied. Raises the errors of `fitted` for unusable files."""
     check_pixels(image)
     if image.mode not in MODES:
         kind = "float pixels, whose range is unknown" if image.mode == "F" else "pixels of an unknown kind"
@@ -145,7 +145,7 @@ def upright(image: Image.Image) -> Image.Image:
     image.load()
     try:
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except SyntaxError:  # EXIF data that are none
+    except SyntaxError:  # malformed EXIF data
         return image
     return image if turn is None else image.transpose(turn)
 
@@ -175,5 +175,5 @@ def _colour(name: str) -> tuple[int, int, int]:
     try:
         red, green, blue = ImageColor.getrgb(name)[:3]
     except ValueError as error:
-        raise UserError(f"config.data.background={name!r} is no colour: give a name such as white, or #rrggbb") from error
+        raise UserError(f"config.data.background={name!r} is not a colour: give a name such as white, or #rrggbb") from error
     return red, green, blue

@@ -1,4 +1,4 @@
-"""Where latents come from, and what brings them to the scale of a model. It goes wherever they go: into their folder, and into a codec."""
+"""The provenance of latents, and their scale. Stored with them, in their folder and in codecs."""
 
 import dataclasses
 import math
@@ -13,23 +13,23 @@ from tinygen.errors import UserError
 from tinygen.media.field import Spec
 
 LONGEST = 4096  # characters of a name or a path
-LARGEST = 2**14  # pixels a side, and channels
-FAR = 3.0  # from a standard deviation of 1: a few images may vary less or more than all
+LARGEST = 2**14  # pixels per side, and channels
+FAR = 3.0  # tolerated factor between the standard deviation of a batch and 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Latents(Domain):
-    """Says that `x` holds latents z of an autoencoder, as x = (z - shift) · scale, and no pixels.
+    """The domain of latents: `x` = (z - shift) · scale for latents z of an autoencoder.
 
-    name: of the autoencoder
-    sha256: of its weights
-    source: the file or the run that it was; a hint, for it may have moved
-    factor: pixels that a side of a latent stands for
-    image: shape [H, W, C] of an image as the autoencoder takes and gives it, in [-1, 1]
+    name: the autoencoder's name
+    sha256: the SHA-256 of its weights
+    source: its file or run; a hint, for it may have moved
+    factor: pixels per latent along a side
+    image: shape [H, W, C] of the autoencoder's images, in [-1, 1]
     scale: 1 / standard deviation of the training latents, over all channels
-    shift: their mean, a channel
-    data: the section of the recipe whose images these are
-    images: the fingerprint of those images
+    shift: their mean, per channel
+    data: the recipe's data section of the images
+    images: the fingerprint of the images
     """
 
     name: str
@@ -61,7 +61,7 @@ class Latents(Domain):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a latent [h, w, c]."""
+        """The shape [h, w, c] of a latent."""
         return self.image[0] // self.factor, self.image[1] // self.factor, len(self.shift)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Latents(Domain):
             raise UserError(f"an example does not have the shape of these latents, {list(self.shape)}")
 
     def check(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Raises UserError where the standard deviation is far from 1."""
+        """Raises UserError if the standard deviation is far from 1."""
         if not 1 / FAR < (spread := float(np.std(batch["x"]))) < FAR:
             raise UserError(
                 f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?"
@@ -82,7 +82,7 @@ class Latents(Domain):
         return dataclasses.replace(self, source=autoencoder)
 
     def differences(self, old: Domain) -> list[str]:
-        """The autoencoder, and what brings its latents to a model's scale: equal numbers mean the same only where both are equal."""
+        """Differences in the autoencoder or in the scale, either of which changes the meaning of latents."""
         if not isinstance(old, Latents):
             return []
         if old.sha256 != self.sha256:
@@ -92,7 +92,7 @@ class Latents(Domain):
         return []
 
     def scaled(self, z: np.ndarray) -> np.ndarray:
-        """The autoencoder's latents [..., c] as a model has them: of mean 0 and variance 1 over the training split."""
+        """Scales the autoencoder's latents [..., c] to mean 0 and variance 1 over the training split."""
         return ((z - np.asarray(self.shift, np.float32)) * np.float32(self.scale)).astype(np.float32)
 
     def unscaled(self, x: np.ndarray) -> np.ndarray:
@@ -101,12 +101,12 @@ class Latents(Domain):
 
     @classmethod
     def from_json(cls, tree: Any) -> "Latents":
-        """The inverse of `dataclasses.asdict`. Raises UserError, or what Python raises for a tree that is none."""
+        """The inverse of `dataclasses.asdict`. Raises UserError, or Python's own errors for a malformed tree."""
         return cls(**{**tree, "image": tuple(tree["image"]), "shift": tuple(tree["shift"])})
 
 
 class Moments:
-    """Mean and variance of latents that are drawn from posteriors, from these alone, over as many batches as there are."""
+    """Accumulates mean and variance of latents over batches, from their posteriors."""
 
     def __init__(self) -> None:
         self.num = 0
@@ -119,7 +119,7 @@ class Moments:
         self.sums += np.stack([each.sum((0, 1, 2)) for each in (mean, mean**2 + std**2)])
 
     def scale_and_shift(self) -> tuple[float, tuple[float, ...]]:
-        """(1 / standard deviation over all channels, mean a channel), by the law of total variance. Raises UserError where none vary."""
+        """(1 / standard deviation over all channels, mean per channel), by the law of total variance. Raises UserError if constant."""
         first, second = self.sums / max(self.num, 1)
         variance = float(np.mean(second - first**2))
         if not math.isfinite(variance) or variance <= 1e-12:

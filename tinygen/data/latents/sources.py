@@ -1,8 +1,7 @@
-"""Latents of images, as `scripts/prepare/prepare_latents.py` writes them: a folder of one ArrayRecord file a split, and `latents.json`.
+"""Latents of images, written by `scripts/prepare/prepare_latents.py`: a folder with one ArrayRecord file per split, and `latents.json`.
 
-A record holds the mean and the standard deviation of one image's posterior (float16 [h, w, c] each), its label (int32, -1 = none) and its
-caption (UTF-8), one after another. float16 takes half the disk and half the reading of float32, and rounds by 5e-4 of a value at most,
-which is less than what a posterior itself leaves open.
+A record is the mean and standard deviation of one image's posterior (float16 [h, w, c] each), its label (int32, -1 = none) and its caption
+(UTF-8). float16 halves disk space and reading, and rounds by at most 5e-4 of a value, less than the spread of a posterior.
 """
 
 import dataclasses
@@ -30,11 +29,11 @@ HALF, NUMBER = np.dtype("<f2"), np.dtype("<i4")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What `latents.json` says.
+    """The content of `latents.json`.
 
-    labels: the names of the labels that records hold; empty where they hold none
+    labels: names of the records' labels; empty without labels
     counts, sizes: records and bytes of each split's file
-    fingerprint: of all records
+    fingerprint: the fingerprint of all records
     """
 
     latents: Latents
@@ -49,17 +48,17 @@ class Prepared:
 
     @property
     def identity(self) -> str:
-        """What tells these latents from others, wherever they lie and their autoencoder: all that a model is given of them."""
+        """A hash of everything a model sees of these latents, independent of their location and their autoencoder's."""
         return _sum(dataclasses.asdict(dataclasses.replace(self, latents=dataclasses.replace(self.latents, source=""))))
 
     @classmethod
     def read(cls, folder: Path) -> "Prepared":
-        """Raises UserError where the file is not there, or not whole."""
+        """Raises UserError if the file is missing or damaged."""
         path = folder / ABOUT
         try:
             tree = json.loads(path.read_text("utf-8"))
             if tree["version"] != VERSION:
-                raise UserError(f"it is of version {str(tree['version'])[:20]}, and this program reads {VERSION}: prepare them again")
+                raise UserError(f"its version is {str(tree['version'])[:20]}, and this program reads {VERSION}: prepare them again")
             if tree.pop(SUM) != _sum(tree):
                 raise UserError("it has been changed since it was written. Copy the folder again, or prepare the latents again")
             counts, sizes = ({split: int(tree[key][split]) for split in SPLITS} for key in ("counts", "sizes"))
@@ -74,7 +73,7 @@ class Prepared:
 
 
 def _sum(tree: Any) -> str:
-    """SHA-256 of a tree that JSON can hold."""
+    """SHA-256 of a JSON tree."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
@@ -89,7 +88,7 @@ def file_of(folder: Path, split: str) -> Path:
 
 
 def packed(mean: np.ndarray, std: np.ndarray, label: int, caption: str) -> bytes:
-    """One record. Raises UserError for values that float16 does not hold."""
+    """One record. Raises UserError for values that float16 cannot represent."""
     halves = np.stack([mean, std]).astype(HALF)
     if not np.isfinite(halves).all():
         raise UserError("the autoencoder gives latents that are not finite, or beyond 65,504: is it trained?")
@@ -101,7 +100,7 @@ class LatentExamples(Nameless):
     """One split.
 
     rows: random access to its records
-    label: give the labels too
+    label: whether batches include labels
     """
 
     rows: Any
@@ -113,12 +112,12 @@ class LatentExamples(Nameless):
         return len(self.rows)
 
     def take(self, indices: np.ndarray) -> Batch:
-        """The posteriors' means. Raises UserError for records that are damaged."""
+        """The posteriors' means. Raises UserError for damaged records."""
         means, _, labels = self._read(indices)
         return self._batch(means, labels)
 
     def draw(self, indices: np.ndarray, generators: Sequence[np.random.Generator]) -> Batch:
-        """One draw of each posterior, mean + std · ε, with ε from its generator."""
+        """A sample of each posterior, mean + std · ε, with ε from its generator."""
         means, stds, labels = self._read(indices)
         noise = np.stack([generator.standard_normal(self.latents.shape, np.float32) for generator in generators])
         return self._batch(means + stds * noise, labels)
@@ -146,7 +145,7 @@ class LatentExamples(Nameless):
     def _records(self, indices: np.ndarray) -> Sequence[bytes]:
         try:
             records = self.rows.__getitems__([int(index) for index in indices])
-        except (RuntimeError, ValueError) as error:  # the library's own words for a sum that is wrong, a file that has gone
+        except (RuntimeError, ValueError) as error:  # a wrong checksum, or a missing file
             raise UserError(f"{self.path} cannot be read ({str(error)[:120]}): prepare the latents again") from error
         if any(len(record) < self._head for record in records):
             raise UserError(f"{self.path}: records are too short for latents of {list(self.latents.shape)}: prepare the latents again")
@@ -154,12 +153,12 @@ class LatentExamples(Nameless):
 
 
 def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSource:
-    """Prepared latents: `x` float32 [h, w, c] of mean 0 and variance 1 over the training split, and `label` where they have some.
+    """Prepared latents: `x` float32 [h, w, c] of mean 0 and variance 1 over the training split, and `label` if they have labels.
 
-    In training each epoch draws anew from every posterior; held-out latents, and with sample=False all, are the posteriors' means. Draws
-    depend on the seed, the attempt, the batch's number and the place in the batch alone.
+    In training each epoch samples every posterior anew; held-out latents, and all with sample=False, are the posteriors' means. Samples
+    depend only on the seed, the attempt, the batch's number and the position in the batch.
 
-    Args: as explained in `tinygen.config.schema.DATASETS`. Raises UserError where the folder is not whole.
+    Args: as explained in `tinygen.config.schema.DATASETS`. Raises UserError if the folder is incomplete.
     """
     if not path:
         raise UserError(f"config.data.path is empty: give a folder of latents. {MAKING.format(folder='DIR')}")
@@ -182,7 +181,7 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
         summary=(
             f"latents of {len(splits['train']):,} images of {size} to train on, {len(splits['validation']):,} held out, "
             f"{list(about.shape)} each; {len(labels)} labels",
-            f"made by {about.name} (sha256 {about.sha256[:16]}), which is looked for in {about.source}",
+            f"made by {about.name} (sha256 {about.sha256[:16]}), expected in {about.source}",
         ),
     )
 
@@ -195,18 +194,18 @@ def _facts(prepared: Prepared) -> dict[str, str]:
 
 
 def _examples(folder: Path, split: str, prepared: Prepared, latents: Latents, label: bool) -> LatentExamples:
-    """Raises UserError where a split's file is not the one that was written."""
+    """Raises UserError if a split's file is missing or damaged."""
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
     path, wanted = file_of(folder, split), prepared.sizes[split]
     size = os.stat(path).st_size if path.exists() else None
     if size != wanted:
-        found = "is not there" if size is None else f"has {size:,} bytes in place of {wanted:,}"
+        found = "is not there" if size is None else f"has {size:,} bytes instead of {wanted:,}"
         raise UserError(f"config.data.path={folder}: {path.name} {found}: copy the folder again, or prepare the latents again")
     try:
         rows = ArrayRecordDataSource(str(path))
     except RuntimeError as error:
         raise UserError(f"{path} cannot be read ({str(error)[:120]}): prepare the latents again") from error
     if len(rows) != prepared.counts[split]:
-        raise UserError(f"{path} holds {len(rows):,} records in place of {prepared.counts[split]:,}: prepare the latents again")
+        raise UserError(f"{path} holds {len(rows):,} records instead of {prepared.counts[split]:,}: prepare the latents again")
     return LatentExamples(rows=rows, path=path, latents=latents, label=label)

@@ -1,6 +1,6 @@
-"""Documents: texts that stand for themselves, in plain files or in memory. They are read piece by piece, never a whole file at once.
+"""Documents: independent texts, in plain files or in memory, read in pieces rather than whole files.
 
-In files a document is what stands between two markers, without white space at its ends.
+In files, documents are separated by markers and stripped of white space at their ends.
 """
 
 import codecs
@@ -22,16 +22,16 @@ from tinygen.data import encoding
 from tinygen.data.text import files
 from tinygen.errors import UserError
 
-PIECE = 2**20  # bytes or characters of a document that are read at once
+PIECE = 2**20  # bytes or characters of a document read at once
 WHITE = " \t\n\v\f\r"
 BLANK = frozenset(WHITE.encode())
 LONGEST_MARKER = 256  # bytes
 
 
 class Documents(Protocol):
-    """Texts, by random access.
+    """Texts with random access.
 
-    size: bytes of all, nearly; None where only reading them would tell
+    size: approximate bytes of all; None if unknown without reading them
     """
 
     @property
@@ -40,13 +40,13 @@ class Documents(Protocol):
     def __len__(self) -> int: ...
 
     def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
-        """The documents at `indices`, each as pieces that follow each other: (text, whether a document begins with it)."""
+        """The documents at `indices` as consecutive pieces: (text, whether it begins a document)."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Documents that stand whole in memory."""
+    """Documents in memory."""
 
     texts: Sequence[str]
 
@@ -66,11 +66,11 @@ class Texts:
 class FileDocuments:
     """Documents of plain files.
 
-    marks: of each file its size and the nanosecond of its last change, as its hash was taken
+    marks: size and modification time (ns) of each file when it was hashed
     spans: int64 [N, 3]: file, first byte, the byte after the last
-    content: SHA-256 of what all files hold, in their order
-    digests: {file below the folder, or the file's name: digest of what it holds}
-    passed_over: what else lies in the folder, in a line; none where there is nothing else
+    content: SHA-256 of the content of all files, in order
+    digests: {path below the folder, or the file's name: digest of its content}
+    passed_over: a line on the other files of the folder; [] if there are none
     """
 
     paths: Sequence[Path]
@@ -88,7 +88,7 @@ class FileDocuments:
         return int((self.spans[:, 2] - self.spans[:, 1]).sum())
 
     def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
-        """Raises UserError for what is no text, naming the file and the byte, and for a file that is no longer what it was."""
+        """Raises UserError for content that is not text, naming file and byte, and for a file that has changed."""
         for number, group in itertools.groupby(map(int, indices), lambda index: int(self.spans[index, 0])):
             with self._opened(number) as file:
                 for index in group:
@@ -113,9 +113,9 @@ class FileDocuments:
         return dataclasses.replace(self, spans=self.spans[indices])
 
     def halved(self, share: float) -> "FileDocuments":
-        """The only document as two, of which the second is nearly that share of it: cut where a line ends, or else a word.
+        """Splits the only document in two, the second about that share of it, at the end of a line or else of a word.
 
-        Raises UserError where it is too short for that.
+        Raises UserError if it is too short.
         """
         number, start, stop = map(int, self.spans[0])
         data = _mapped(self.paths[number])
@@ -123,29 +123,29 @@ class FileDocuments:
         target = stop - part
         ends = (data.rfind(mark, max(start, target - part // 2), target + 1) for mark in (b"\n", b" "))
         middle = next((end for end in ends if end > start), target)
-        while start < middle and data[middle] & 0xC0 == 0x80:  # within a character
+        while start < middle and data[middle] & 0xC0 == 0x80:  # inside a character
             middle -= 1
         spans = [[number, *_stripped(data, *span)] for span in ((start, middle), (middle, stop))]
         if any(first == last for _, first, last in spans):
-            raise UserError(f"{self.paths[number]}: its only document, of {stop - start:,} bytes, is too short to hold a part of it out")
+            raise UserError(f"{self.paths[number]}: its only document, of {stop - start:,} bytes, is too short to hold out a part")
         return dataclasses.replace(self, spans=np.asarray(spans, np.int64))
 
 
 def find(path: str, marker: str, pattern: str) -> FileDocuments:
     """The documents of a file, or of a folder's files in the order of their names.
 
-    marker: what stands between two documents; "" = each file is one
-    pattern: of the files' names, as `files.listed` takes it
-    Raises UserError where there is no such path, no such file or no document.
+    marker: separates documents; "" = each file is one document
+    pattern: globs of file names, as in `files.listed`
+    Raises UserError if there is no such path, no matching file or no document.
     """
     paths, others = files.listed(path, pattern)
     root = Path(os.path.expanduser(path))
     try:
         separator = marker.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"config.data.marker={marker!r} is no text") from error
+        raise UserError(f"config.data.marker={marker!r} is not valid text") from error
     if len(separator) > LONGEST_MARKER:
-        raise UserError(f"config.data.marker has {len(separator):,} bytes: {LONGEST_MARKER} are the most")
+        raise UserError(f"config.data.marker has {len(separator):,} bytes; the limit is {LONGEST_MARKER}")
     spans, digest, marks, digests = array("q"), hashlib.sha256(), [], {}
     for number, each in enumerate(paths):
         try:
@@ -164,19 +164,13 @@ def find(path: str, marker: str, pattern: str) -> FileDocuments:
             spans.extend((number, start, stop))
     if not spans:
         size = sum(each.stat().st_size for each in paths)
-        why = (
-            f"it holds nothing but white space and {marker!r}"
-            if size and marker
-            else "it holds nothing but white space"
-            if size
-            else "it is empty"
-        )
-        raise UserError(f"config.data.path={path}: there is no document, {why}")
+        why = f"it holds only white space and {marker!r}" if size and marker else "it holds only white space" if size else "it is empty"
+        raise UserError(f"config.data.path={path}: no documents: {why}")
     return FileDocuments(paths, marks, np.frombuffer(spans, np.int64).reshape(-1, 3), digest.hexdigest(), digests, others)
 
 
 def cut(text: str) -> Iterator[tuple[str, bool]]:
-    """A document in memory, as `Documents.pieces` gives it."""
+    """The pieces of a document in memory, as from `Documents.pieces`."""
     start = 0
     while len(text) - start > PIECE:
         piece = text[start : start + PIECE]
@@ -187,16 +181,14 @@ def cut(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def seam(text: str) -> int:
-    """Where a text may be cut so that a BPE gives its parts the tokens that it gives the whole: before white space that follows a word.
-    In texts without any, at their end.
-    """
+    """Where to cut a text without changing its BPE tokens: before white space that follows a word, or else at its end."""
     low = len(text) // 2
     word = text[: max(text.rfind(" ", low), text.rfind("\n", low), 0)].rstrip(WHITE)
     return len(word) if len(word) > low and not word[-1].isspace() else len(text)
 
 
 def _pieces(file: BinaryIO, start: int, stop: int, path: Path) -> Iterator[tuple[str, bool]]:
-    """The document of a file from byte `start` to `stop`, as `Documents.pieces` gives it."""
+    """The pieces of the document in bytes `start` to `stop` of a file, as from `Documents.pieces`."""
     begun = start
     while start < stop:
         file.seek(start)
@@ -225,7 +217,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 
 def _spans(data: mmap.mmap | bytes, marker: bytes) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each document that is more than white space."""
+    """(start, stop) of each document that is not blank."""
     start = len(encoding.BOM) if data[: len(encoding.BOM)] == encoding.BOM else 0
     ends = ((found.start(), found.end()) for found in re.finditer(re.escape(marker), data)) if marker else iter(())
     for stop, following in itertools.chain(ends, [(len(data), len(data))]):
@@ -244,12 +236,12 @@ def _stripped(data: mmap.mmap | bytes, start: int, stop: int) -> tuple[int, int]
 
 
 def _decoded(block: bytes, start: int, stop: int, path: Path) -> tuple[str, int]:
-    """(text, how many of the bytes it is): of a character that is not whole yet the rest comes with the next block."""
+    """(text, number of bytes decoded). A character cut by the block's end is left to the next block."""
     try:
         text, read = codecs.utf_8_decode(block, "strict", start + len(block) == stop)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {start + error.start:,} is no UTF-8: this is no text, or is in another encoding") from error
+        raise UserError(f"{path}: byte {start + error.start:,} is not UTF-8: the file is not text, or has another encoding") from error
     if (nul := text.find("\0")) >= 0:
         at = start + len(text[:nul].encode())
-        raise UserError(f"{path}: byte {at:,} is zero: this is no text, or is in another encoding than UTF-8")
+        raise UserError(f"{path}: byte {at:,} is zero: the file is not text, or is not UTF-8")
     return text, read

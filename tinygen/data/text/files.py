@@ -1,4 +1,4 @@
-"""The text files of a folder: those whose names match a pattern, or all that are text. What else lies there is counted."""
+"""Lists the text files of a folder: those that match a pattern, or all that are text. Other files are counted."""
 
 import codecs
 import fnmatch
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from tinygen.data import naming
 from tinygen.errors import UserError
 
-START = 2**16  # bytes by which a file whose name says nothing is known as text
+START = 2**16  # bytes read to recognise a text file
 
 
 class Listing(NamedTuple):
-    """paths: in the order of their names. passed_over: what else lies there, in a line; none where there is nothing else."""
+    """paths: sorted by name. passed_over: a line on the other files; [] if there are none."""
 
     paths: list[Path]
     passed_over: list[str]
@@ -23,10 +23,9 @@ class Listing(NamedTuple):
 def listed(path: str, pattern: str) -> Listing:
     """The files to read at a path.
 
-    path: a file, which is read whatever its name, or a folder, with all that are below it
-    pattern: globs of files' names with commas between them, in letters of either case; "" = every file that begins as UTF-8 text does.
-        Hidden files and folders are never read, and links to folders not followed
-    Raises UserError where there is no such path, or no file to read in a folder.
+    path: a file of any name, or a folder, searched recursively without hidden files or links to folders
+    pattern: comma-separated globs of file names, ignoring case; "" = every file that begins as UTF-8 text
+    Raises UserError if there is no such path, or a folder holds no file to read.
     """
     if not path:
         raise UserError("config.data.path is empty: give a text file, or a folder of them")
@@ -36,7 +35,7 @@ def listed(path: str, pattern: str) -> Listing:
     if not root.is_dir():
         raise UserError(f"config.data.path={path}: there is no such file or folder")
     if "/" in pattern:
-        raise UserError(f"config.data.pattern={pattern} is of names, as *.py, at any depth: give the folder as config.data.path")
+        raise UserError(f"config.data.pattern={pattern} matches names at any depth, such as *.py: give the folder as config.data.path")
     found = _below(root, [each.strip().lower() for each in pattern.split(",") if each.strip()])
     if not found.paths:
         why = f"matches config.data.pattern={pattern}" if pattern else "is text in UTF-8"
@@ -75,7 +74,7 @@ def _below(root: Path, globs: list[str]) -> Listing:
 
 
 def _begins_as_text(path: Path) -> bool:
-    """Whether a file begins as UTF-8, without zero bytes. One that cannot be read may be text: whoever reads it will say why not."""
+    """Whether a file begins as UTF-8, without zero bytes. An unreadable file counts as text: reading it reports the reason."""
     try:
         with path.open("rb") as file:
             start = file.read(START)

@@ -1,4 +1,4 @@
-"""The vocabulary that a recipe asks for: one that needs no text, or one made of the documents that are trained on."""
+"""Makes the vocabulary of a recipe: a fixed one, or one fitted to the training documents."""
 
 import contextlib
 from collections import Counter
@@ -14,12 +14,12 @@ from tinygen.media import bpe
 from tinygen.media.bpe import BYTES, MOST_MERGES
 from tinygen.media.vocabulary import KINDS, MOST_CHARACTERS, Vocabulary
 
-SAMPLE = 2**25  # characters that a vocabulary is made of, at most
+SAMPLE = 2**25  # most characters that a vocabulary is fitted to
 FITTED = ("characters", "bpe")
 
 
 def check_reading(tokenizer: str, vocabulary: int, length: int) -> None:
-    """Raises UserError for a key of how text is read that is wrong."""
+    """Raises UserError for an invalid tokenizer, vocabulary or length."""
     if tokenizer not in KINDS:
         raise unknown("config.data.tokenizer", tokenizer, KINDS)
     smallest, largest = BYTES + 1, BYTES + 1 + MOST_MERGES
@@ -31,16 +31,16 @@ def check_reading(tokenizer: str, vocabulary: int, length: int) -> None:
 
 
 def inherited(tokenizer: str, known: Vocabulary | None) -> bool:
-    """Whether the vocabulary is the one that weights have learnt, rather than made of the text, whatever that holds by now."""
+    """Whether the vocabulary is that of the trained weights, rather than fitted to the text."""
     return known is not None and known.kind == tokenizer
 
 
 def fitted(tokenizer: str, vocabulary: int, files: str, documents: Documents, known: Vocabulary | None) -> Vocabulary:
-    """The vocabulary that `tokenizer` names.
+    """The vocabulary of `tokenizer`.
 
-    vocabulary: tokens of bpe, at most
-    documents: which bpe and characters are made of
-    known: the one so far of a run, or of the run that it begins from: what its tokens mean stays
+    vocabulary: most tokens of bpe
+    documents: what bpe and characters are fitted to
+    known: the vocabulary of the run so far, or of its warm start; its tokens keep their meaning
     """
     if known is not None and inherited(tokenizer, known):
         return known
@@ -57,7 +57,7 @@ def fitted(tokenizer: str, vocabulary: int, files: str, documents: Documents, kn
 
 
 def _characters(texts: Iterator[str]) -> str:
-    """Those that are more than a byte, the most frequent ones if there are too many. The others' bytes are a token each as it is."""
+    """The characters of more than one byte, the most frequent if there are too many. All bytes are tokens anyway."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -66,7 +66,7 @@ def _characters(texts: Iterator[str]) -> str:
 
 
 def _sample(documents: Documents) -> Iterator[str]:
-    """All texts in turn, or where they are many some from all over."""
+    """All texts in order, or a random sample if they are too large."""
     order = np.arange(len(documents))
     if documents.size is None or documents.size > SAMPLE:
         order = np.random.default_rng(0).permutation(order)

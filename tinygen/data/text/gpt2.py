@@ -1,4 +1,4 @@
-"""GPT-2's merges (Radford et al. 2019), from its two files: those that are given, or those of an installed package."""
+"""GPT-2's merges (Radford et al. 2019), from its two files, given or in an installed package."""
 
 import hashlib
 import importlib.util
@@ -20,11 +20,11 @@ def merges(files: str) -> Merges:
     """The 50,000 merges, in order.
 
     files: the folder of vocab.bpe and encoder.json; "" = the installed package's, which is not imported
-    Raises UserError where one of the two is missing or is not GPT-2's, by its SHA-256.
+    Raises UserError if either file is missing or has another SHA-256 than GPT-2's.
     """
     folder = _folder(files)
     lines = {name: _checked(folder / name, digest) for name, digest in DIGESTS.items()}["vocab.bpe"].decode().splitlines()
-    pairs = [line.split(" ") for line in lines[1:] if line]  # after a line with its version
+    pairs = [line.split(" ") for line in lines[1:] if line]  # the first line is a version
     return tuple((first, second) for first, second in pairs)
 
 

@@ -1,7 +1,7 @@
-"""Windows of a stream of tokens: index arithmetic, no packer that has a state. Window i is a function of i alone.
+"""Windows of a stream of tokens, by index arithmetic: there is no stateful packer, and window i depends on i alone.
 
-The stream is E d1 d2 ... dn E d'1 ... E, where E, the end token, ends a document and begins the next. A window of `length` predictions is
-`length` + 1 tokens of it.
+The stream is E d1 d2 ... dn E d'1 ... E, where the end token E ends a document and begins the next. A window of `length` predictions is
+`length` + 1 consecutive tokens.
 """
 
 import dataclasses
@@ -10,18 +10,17 @@ import numpy as np
 
 from tinygen.data.codec import Batch
 
-NO_BYTE = 0xFF  # of UTF-8
+NO_BYTE = 0xFF  # does not occur in UTF-8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Documents as tokens, one after the other.
+    """The concatenated tokens of documents.
 
-    tokens: integers [S], from the first E to the one that ends the last document; on the disk. Where they are uint8 the other tokens
-        are bytes, and E is written as NO_BYTE
-    starts: int64 [N], where each document's E stands
-    bytes: of UTF-8, of all documents
-    fallback: how many of them a vocabulary of characters writes one by one, since it has no such character
+    tokens: integers [S] on disk, from the first E to the last. In uint8 the tokens are bytes, with NO_BYTE for E
+    starts: int64 [N], the position of each document's E
+    bytes: UTF-8 bytes of all documents
+    fallback: bytes that a vocabulary of characters spells one by one, for lack of their character
     """
 
     tokens: np.ndarray
@@ -31,7 +30,7 @@ class Stream:
 
     @property
     def predicted(self) -> int:
-        """Tokens that are predicted: all but the first E."""
+        """Number of predicted tokens: all but the first E."""
         return len(self.tokens) - 1
 
 
@@ -39,11 +38,10 @@ class Stream:
 class Windows:
     """The windows of a stream: `tokens`, `target` and `segment`, int32 [length] each.
 
-    `segment` is 1 from the window's first token on, one more from each further E on, which belongs to the document that it begins; where
-    nothing is to be predicted any more it is 0, and tokens and targets are E.
+    `segment` starts at 1 and increases at each further E, which belongs to the document that it begins. In padding `segment` is 0, and
+    tokens and targets are E.
 
-    firsts: int64 [N + 1], the number of windows before each document, and of all, where each document begins a window of its own; None
-        where one window follows the other, whatever it holds
+    firsts: int64 [N + 1], the number of windows before each document, then of all, if every document begins a new window; None = packed
     """
 
     stream: Stream
@@ -56,7 +54,7 @@ class Windows:
 
     @property
     def padding(self) -> float:
-        """The share of targets that are none."""
+        """The share of targets that are padding."""
         return 1 - self.stream.predicted / (len(self) * self.length)
 
     def take(self, indices: np.ndarray) -> Batch:
@@ -79,7 +77,7 @@ class Windows:
         return [""] * len(indices)
 
     def _spans(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(where each window begins in the stream, how many tokens it predicts)"""
+        """(each window's start in the stream, its number of predicted tokens)"""
         if self.firsts is None:
             begins = indices * self.length
             stops = np.int64(self.stream.predicted)
@@ -92,7 +90,7 @@ class Windows:
 
 
 def windows(stream: Stream, length: int, end: int, pack: bool) -> Windows:
-    """pack: one window follows the other; otherwise each document, or each `length` predictions of one, has a window of its own"""
+    """pack: windows follow each other across documents; otherwise every document begins a new window"""
     if pack:
         return Windows(stream, length, end)
     predicted = np.diff(stream.starts, append=stream.predicted)

@@ -1,6 +1,6 @@
-"""Text data sets: windows of `tokens`, `target` and `segment`, int32 [length], for a model of what comes next.
+"""Text data sets: windows of `tokens`, `target` and `segment`, int32 [length], for next-token prediction.
 
-Documents are held out whole. What is read of them are their tokens, which `tinygen.data.text.tokens` keeps on the disk.
+Whole documents are held out. Their tokens are read from the disk, see `tinygen.data.text.tokens`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from tinygen.media.vocabulary import Vocabulary
 
 
 def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None) -> DataSource:
-    """Plays by Shakespeare, whole: see LICENSES.md of the embedded data."""
+    """Whole plays by Shakespeare: see LICENSES.md of the embedded data."""
     check_reading(tokenizer, vocabulary, length)
     plays, meta = builtin.plays()
     held_out = meta["validation"]
@@ -45,12 +45,12 @@ def text(
     *, path: str, pattern: str, marker: str, validation: float,
     tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None,
 ) -> DataSource:  # fmt: skip
-    """Plain files, UTF-8. Documents are held out all over them; of a lone one the last part is.
+    """Plain UTF-8 files. Held-out documents are spread evenly; a single document is held out in part, at its end.
 
     Args: as explained in `tinygen.config.schema.DATASETS`.
-      known: the vocabulary so far of a run, or of the one that it begins from
+      known: the codec of the run so far, or of its warm start
 
-    Raises UserError for an option that is wrong, files that are no text or hold none, and a share that leaves nothing.
+    Raises UserError for an invalid option, files that are empty or not text, and a share that leaves no training document.
     """
     check_reading(tokenizer, vocabulary, length)
     if not 0 <= validation < 1:
@@ -63,7 +63,7 @@ def text(
         said = f"the only document's last {100 * found.some(held_out).size / found.size:.1f} % are held out"
     else:
         held_out = spread(total, validation)
-        said = f"{total:,} documents, {len(held_out):,} of them held out, from all over"
+        said = f"{total:,} documents, {len(held_out):,} of them held out, evenly spread"
     splits = {"train": found.some(np.delete(np.arange(len(found)), held_out)), "validation": found.some(held_out)}
     facts = {"content": found.content, "marker": marker, "validation": validation}
     about = [f"{naming.plural(len(found.paths), 'file')}, {found.size:,} bytes: {said}", *found.passed_over]
@@ -74,7 +74,7 @@ def text(
 
 
 def spread(total: int, share: float) -> np.ndarray:
-    """Which of `total` documents are held out: that share, at least one, evenly from all over. Raises UserError where none is left."""
+    """Indices of the held-out documents: that share of `total`, at least one, evenly spread. Raises UserError if none is left."""
     num = max(1, round(share * total))
     if num >= total:
         raise UserError(f"config.data.validation={share} of {total} documents are {num}, which leaves none to train on: hold fewer out")
@@ -88,11 +88,11 @@ def source(
 ) -> DataSource:  # fmt: skip
     """The DataSource of documents.
 
-    facts: of JSON, all that the documents' content depends on
-    said: of them, a line each
-    what: they are, for whoever waits
-    contents: the files, or the set, that they are from
-    version: what tells that the data are others, if not the facts
+    facts: everything the documents' content depends on, as JSON
+    said: lines about them for the log
+    what: a name for them, for messages
+    contents: the files or the set that they come from
+    version: identifies the data in place of `facts`
     """
     learnt = known.medium.vocabulary if known is not None and isinstance(known.medium, Text) else None
     words = fitted(tokenizer, vocabulary, files, splits["train"], learnt)
@@ -111,17 +111,17 @@ def source(
 
 
 def _about(words: Vocabulary, streams: Mapping[str, Stream], cut: Mapping[str, Windows], known: bool) -> list[str]:
-    """What became of the documents, a line each."""
+    """Lines about vocabulary, tokens and windows."""
     train, held_out = streams["train"], streams["validation"]
     rate = train.bytes / max(1, train.predicted - len(train.starts))
     counts = f"{train.predicted:,} tokens to train on, {held_out.predicted:,} held out"
-    lines = [f"a vocabulary of {words}, {rate:.2f} bytes a token: {counts}"]
+    lines = [f"a vocabulary of {words}, {rate:.2f} bytes per token: {counts}"]
     if known and words.kind in ("bpe", "characters"):
-        lines.append("the vocabulary is the one that the weights have learnt, whatever these documents are")
+        lines.append("the vocabulary is that of the trained weights, not fitted to these documents")
     for split, stream in streams.items():
         if stream.fallback:
             share = 100 * stream.fallback / stream.bytes
-            lines.append(f"{share:.2g} % of the bytes of {split} are of characters without a token of their own, written byte by byte")
+            lines.append(f"{share:.2g} % of the bytes of {split} belong to characters without a token, and are spelled byte by byte")
     padding = " and ".join(f"{100 * each.padding:.2g} %" for each in cut.values())
     numbers = f"{len(cut['train']):,} to train on, {len(cut['validation']):,} held out, of which {padding} are padding"
     return [*lines, f"windows of {cut['train'].length:,} tokens: {numbers}"]

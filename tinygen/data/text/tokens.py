@@ -1,8 +1,8 @@
-"""Documents as tokens, on the disk: made once and kept in the user's cache, under a name that is a function of all that they depend on.
+"""Tokenised documents on disk: made once and cached for the user, under a hash of everything they depend on.
 
-A file is a head of JSON, the tokens [S], then where each document starts, int64 [N]. It is written beside its place and then moved there:
-it is whole or not there. What is not what its head promises is made again. When one is made, those that no process reads are deleted, the
-least recently used first, until at most KEPT bytes are left.
+A file is a JSON header, the tokens [S], then the start of each document, int64 [N]. It is written to a temporary file and renamed, so it
+is complete or absent; a file that does not match its header is made again. Making a file deletes others that no process reads, the least
+recently used first, until at most KEPT bytes are left.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ from tinygen.media.bpe import BYTES
 from tinygen.media.vocabulary import Vocabulary
 from tinygen.system.cache import alone, hold, prune
 
-RULES = 2  # how documents become tokens here, and lie on the disk: another number where that has changed
-KEPT = 4 * 2**30  # bytes of tokens that are kept, at most; TinyStories, 1.9 GB of text, takes about 1 GB as GPT-2's, 1.9 GB as bytes
+RULES = 2  # version of the tokenisation and of the file format
+KEPT = 4 * 2**30  # bytes of cached tokens; TinyStories, 1.9 GB of text, takes about 1 GB with GPT-2's tokens, 1.9 GB as bytes
 HEAD = 4096  # bytes
-TOGETHER = 2**22  # characters that are tokenised at once
-MANY = 2**24  # bytes of documents from which on the log says that they are tokenised
+TOGETHER = 2**22  # characters tokenised at once
+MANY = 2**24  # bytes of documents above which tokenising is logged
 ALIGNED = 8
 
 
 def stored(documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any], what: str) -> Stream:
-    """The documents' tokens, read from the disk; tokenised now where they are not there yet.
+    """The documents' tokens from the disk, tokenised now if they are not cached.
 
-    facts: of JSON, all that the documents' content depends on
-    what: they are, for whoever waits
-    Raises UserError where they cannot be kept.
+    facts: everything the documents' content depends on, as JSON
+    what: a name for the documents, for messages
+    Raises UserError if the tokens cannot be stored.
     """
     facts = {**facts, "vocabulary": vocabulary.digest, "rules": RULES}
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
@@ -55,7 +55,7 @@ def stored(documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any
         home.mkdir(parents=True, exist_ok=True)
         waiting = functools.partial(logging.info, "Another process is tokenising %s; waiting for it", what)
         with alone(path.with_name(f"{key}.lock"), waiting) as locked:
-            if (found := _read(path, facts, vocabulary)) is None:  # unless another has made them meanwhile
+            if (found := _read(path, facts, vocabulary)) is None:  # unless another process has made them meanwhile
                 if locked:
                     for left in home.glob(f"{key}.*.new"):  # by a process that was killed
                         left.unlink(missing_ok=True)
@@ -68,7 +68,7 @@ def stored(documents: Documents, vocabulary: Vocabulary, facts: Mapping[str, Any
         cure = "make room, or name another folder in XDG_CACHE_HOME"
         raise UserError(f"the tokens of {what} cannot be kept in {home} ({error.strerror}): {cure}") from error
     if found is None:
-        raise UserError(f"{path}: the tokens that were written there cannot be read again: name another folder in XDG_CACHE_HOME")
+        raise UserError(f"{path}: the tokens written there cannot be read back: name another folder in XDG_CACHE_HOME")
     return found
 
 
@@ -86,7 +86,7 @@ def _make(path: Path, documents: Documents, vocabulary: Vocabulary, facts: Mappi
             file.flush()
             os.fsync(file.fileno())
             fresh.replace(path)
-            return _read(path, facts, vocabulary)  # before this file is closed, from when on others may delete it
+            return _read(path, facts, vocabulary)  # before the file is closed: then others may delete it
     except BaseException:
         if fresh is not None:
             fresh.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def _make(path: Path, documents: Documents, vocabulary: Vocabulary, facts: Mappi
 
 
 def _write(file: Any, documents: Documents, vocabulary: Vocabulary, what: str) -> dict[str, Any]:
-    """Writes all that follows the head. Returns what the head says of it."""
+    """Writes everything after the header. Returns the header's fields about it."""
     dtype, digest, starts = _dtype(vocabulary), hashlib.sha256(), array("q")
     num = spelled = single = 0
     end = NO_BYTE if dtype == np.uint8 else vocabulary.end
@@ -126,7 +126,7 @@ def _write(file: Any, documents: Documents, vocabulary: Vocabulary, what: str) -
 
 
 def _batches(documents: Documents, what: str) -> Iterator[tuple[list[str], list[bool]]]:
-    """(texts, whether each begins a document), as many as are tokenised at once. Meanwhile a bar on a terminal, elsewhere a line."""
+    """Batches of (texts, whether each begins a document). Shows a progress bar on a terminal, else logs a line."""
     console, size = Console(stderr=True), documents.size
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     if size is None or size > MANY:
@@ -149,7 +149,7 @@ def _batches(documents: Documents, what: str) -> Iterator[tuple[list[str], list[
 
 
 def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Stream | None:
-    """None where there is no such file, or one that is not what its head promises, or is of something else."""
+    """None if the file is missing, does not match its header, or has other contents."""
     dtype = _dtype(vocabulary)
     try:
         with path.open("rb") as file:
@@ -162,23 +162,23 @@ def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Strea
                 raise ValueError("another content")
             with contextlib.suppress(OSError):  # another user's
                 os.utime(file.fileno())  # file systems may not note when a file is read
-            tokens = np.asarray(np.memmap(file, dtype, "r", HEAD, (num,)))  # a map is a descriptor of the file: it is held as long
+            tokens = np.asarray(np.memmap(file, dtype, "r", HEAD, (num,)))  # the map keeps the descriptor, and with it the lock
             starts = np.asarray(np.memmap(file, np.int64, "r", middle, (documents,))) if documents else np.zeros(0, np.int64)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        logging.warning("%s is damaged, and made again (%s)", path, str(error)[:80])
+        logging.warning("%s is damaged and will be made again (%s)", path, str(error)[:80])
         return None
     return Stream(tokens=tokens, starts=starts, bytes=spelled, fallback=fallback)
 
 
 def _same(file: io.BufferedReader, digest: str) -> bool:
-    """Whether what is left of a file has that SHA-256."""
+    """Whether the rest of a file has that SHA-256."""
     return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
 
 def _dtype(vocabulary: Vocabulary) -> np.dtype:
-    """The smallest that holds every token, the same on every machine. Of the bytes and the end alone that is a byte: see `Stream`."""
+    """The smallest dtype for every token, the same on every machine. Bytes and the end token fit in a byte: see `Stream`."""
     if vocabulary.end == BYTES:
         return np.dtype(np.uint8)
     return np.min_scalar_type(vocabulary.end).newbyteorder("<")

@@ -1,4 +1,4 @@
-"""The features of a TensorFlow Datasets set: which of them are read, by their paths ("attributes/Smiling")."""
+"""Selects the features of a TensorFlow Datasets set, by path ("attributes/Smiling")."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -8,10 +8,10 @@ from etils import epy
 
 from tinygen.errors import UserError, listed, unknown
 
-with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
+with epy.lazy_imports():  # importing takes most of a second, which other sources need not pay
     import tensorflow_datasets as library
 
-CHUNK = 1024  # examples that are read at once where all are
+CHUNK = 1024  # examples read at once
 
 
 def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -24,7 +24,7 @@ def features_of(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def only(builder: Any, features: Mapping[str, Any], kind: type, noun: str, key: str, name: str) -> str:
-    """The path of the feature of a kind that config.data.`key` names, or of the only one. Raises UserError where that is not one."""
+    """The path of the feature named by config.data.`key`, or of the only one of its kind. Raises UserError if there is no such feature."""
     paths = [path for path, feature in features.items() if isinstance(feature, kind)]
     if name and name not in paths:
         raise unknown(f"{noun} feature of {builder.name}", name, paths)
@@ -43,8 +43,8 @@ def image_of(builder: Any, features: Mapping[str, Any], name: str) -> str:
 
 
 def label_of(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str, tuple[str, ...] | None]:
-    """(path, names of its values); "auto" takes the only ClassLabel, if there is exactly one. The names are None for whole numbers: which
-    of them occur, `values_of` finds in the data.
+    """(path, names of its values); "auto" takes the only ClassLabel, if there is exactly one. The names are None for whole numbers:
+    `values_of` collects those that occur in the data.
     """
     classes = [path for path, feature in features.items() if isinstance(feature, library.features.ClassLabel)]
     scalars = {path: np.dtype(feature.np_dtype).kind for path, feature in features.items() if feature.shape == () and path not in classes}
@@ -64,15 +64,15 @@ def label_of(builder: Any, features: Mapping[str, Any], name: str) -> tuple[str,
     known = classes + switches + numbers
     if name in features:
         kind = type(features[name]).__name__
-        cure = f"choose one of {listed(known)}" if known else "leave it empty, for it has no feature of these kinds"
+        cure = f"choose one of {listed(known)}" if known else "leave it empty: the set has no such feature"
         raise UserError(
-            f"config.data.label={name}: in {builder.name} that is {kind}, and a label is a class, a flag or one whole number: {cure}"
+            f"config.data.label={name}: in {builder.name} this is {kind}, but a label is a class, a flag or one whole number: {cure}"
         )
     raise unknown(f"label of {builder.name}", name, known)
 
 
 def values_of(splits: Iterable[Any], path: str) -> np.ndarray:
-    """The whole numbers [K] that occur in a feature, in order. splits: TFDS's random access to each, all of which is read"""
+    """The sorted whole numbers [K] in a feature. splits: TFDS's random access to each, read completely"""
     found: set[int] = set()
     for rows in splits:
         for first in range(0, len(rows), CHUNK):
@@ -81,7 +81,7 @@ def values_of(splits: Iterable[Any], path: str) -> np.ndarray:
 
 
 def own_frame(builder: Any, image: str, shape: tuple[int | None, ...]) -> tuple[int, int]:
-    """(height, width) of the images as stored. Raises UserError where they have no common size."""
+    """(height, width) of the images as stored. Raises UserError if they have no common size."""
     height, width, _ = shape
     if height is None or width is None:
         sizes = "x".join(str(side or "?") for side in (height, width))
@@ -92,7 +92,7 @@ def own_frame(builder: Any, image: str, shape: tuple[int | None, ...]) -> tuple[
 
 
 def at(row: Any, path: str) -> Any:
-    """The value of a feature, by its path."""
+    """The value of a feature at a path."""
     for name in path.split("/"):
         row = row[name]
     return row

@@ -1,8 +1,8 @@
-"""Images from TensorFlow Datasets: by name, or from a builder's own folder; read by random access, without TensorFlow.
+"""Images from TensorFlow Datasets, by name or from a builder's folder, read with random access and without TensorFlow.
 
-A set is prepared once, in the ArrayRecord format. Its only image feature is taken, or the one that is named; its label is a
-ClassLabel, a bool or an integer feature, nested ones by path ("attributes/Smiling"); a Text feature called caption or text says what
-an image shows. Each whole number that occurs is a label, as it is in the metadata of a folder.
+A set is prepared once, as ArrayRecord. The image is its only image feature, or the one named; the label is a ClassLabel, a bool or an
+integer feature, nested ones by path ("attributes/Smiling"); the caption is a Text feature called caption or text. Each whole number that
+occurs is a label, as in the metadata of a folder.
 """
 
 import contextlib
@@ -29,22 +29,22 @@ from tinygen.data.tfds.features import at, features_of, image_of, label_of, own_
 from tinygen.data.tfds.trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
 
-with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
+with epy.lazy_imports():  # importing takes most of a second, which other sources need not pay
     import tensorflow_datasets as library
     from tensorflow_datasets.core import dataset_info, registered
     from tensorflow_datasets.core.utils import gcs_utils
 
-PATIENCE = 6.0  # seconds that a server may take to answer before it counts as out of reach
+PATIENCE = 6.0  # seconds to wait for a server's answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TfdsExamples(Nameless):
     """A split of a prepared set.
 
-    rows: TFDS's random access; images as the bytes of their files, so that they are decoded as everywhere else here
-    image, label, caption: paths of features, "" for none
-    values: [K] of the label feature, where label i is not the value i itself; None otherwise
-    options: of `pixels.fitted`
+    rows: TFDS's random access; images are undecoded files, so that they are decoded as in other sources
+    image, label, caption: paths of features; "" = none
+    values: [K], the label feature's value for each label; None = the label itself
+    options: keywords of `pixels.fitted`
     """
 
     rows: Any
@@ -84,7 +84,7 @@ def tfds(
 ) -> DataSource:  # fmt: skip
     """A TFDS image set. The keywords are described in `tinygen.config.schema.DATASETS`.
 
-    Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no image.
+    Raises UserError for a set that does not exist, cannot be prepared or read with random access, or has no image.
     """
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as cifar10, or a prepared builder's folder")
@@ -110,7 +110,7 @@ def source(
     builder: Any, train: str, validation: str, image: str, label: str, size: Sequence[int], fit: str, channels: int, flip: bool,
     prepares: bool = True,
 ) -> DataSource:  # fmt: skip
-    """The DataSource of a builder, whose data are prepared, if they are not and may be: once it is clear that they can be used.
+    """The DataSource of a builder. Prepares the data if needed and allowed, after checking that they are usable.
 
     size: (0,) = as stored
     """
@@ -130,7 +130,7 @@ def source(
     spec = {"x": Field(shape=(*frame, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
     if label:
         spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)
-    # By its version, not its bytes: the same set may be compressed otherwise on another machine.
+    # Identifies the set by version, not bytes: its compression may differ between machines.
     stated = {**read, "options": pixels.recorded(options)}
     counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     identity = f"{builder.info.full_name} {counts} {first} {second} {stated} {flip}"
@@ -151,17 +151,17 @@ def contents_of(builder: Any, counts: Sequence[int], train: str, validation: str
 
 
 def prepared(builder: Any, prepares: bool = True) -> Any:
-    """`builder`, its data on disk: made now, with TFDS's progress bars, if they were not there.
+    """`builder` with its data on disk, prepared now, with TFDS's progress bars, if missing.
 
-    Raises UserError where that fails, and where it would be needed and is not allowed.
+    Raises UserError if preparing fails, or is needed but not allowed.
     """
     with _quietly():
         if builder.is_prepared():
             return builder
     if not prepares:
         raise UserError(
-            f"data set {builder.info.full_name} is not in {builder.data_path}, where the checkpoint has it, and is not made there for it:\n"
-            "a checkpoint may be anyone's. If you want the set there, 'tinygen train' with the run's recipe makes it."
+            f"data set {builder.info.full_name} is not in {builder.data_path}, where the checkpoint expects it, and is not prepared now:\n"
+            "a checkpoint is untrusted. To prepare the set there, run 'tinygen train' with the run's recipe."
         )
     _check_reachable(builder)
     logging.warning("Preparing %s, once, in %s", builder.info.full_name, builder.data_path)
@@ -169,15 +169,15 @@ def prepared(builder: Any, prepares: bool = True) -> Any:
         builder.download_and_prepare()
     except UserError:
         raise
-    except Exception as error:  # code of the set's author, its downloads and its disk: all is his or the user's to put right
+    except Exception as error:  # from the set's own code, a download or the disk: not a fault of tinygen
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"data set {builder.info.full_name} cannot be prepared in {builder.data_path}:\n{reason}") from error
     return builder
 
 
 def builder_of(dataset: str, data_dir: str) -> Any:
-    """The builder of a set's name or folder. Raises UserError where there is none, or it would run code that is not TFDS's."""
-    gcs_utils._is_gcs_disabled = True  # without a network its look-ups in a bucket hang; nothing here reads from there
+    """The builder of a set's name or folder. Raises UserError if there is none, or if it would run code that is not TFDS's."""
+    gcs_utils._is_gcs_disabled = True  # without a network its requests to a bucket hang, and nothing here needs them
     place = {"data_dir": str(epath.Path(data_dir).expanduser())} if data_dir else {}
     folder = Path(dataset).expanduser()
     if folder.is_dir() and (folder.is_absolute() or len(folder.parts) > 1 or (folder / "dataset_info.json").exists()):
@@ -193,7 +193,7 @@ def builder_of(dataset: str, data_dir: str) -> Any:
     check_name(dataset)
     name = dataset.split("/")[0].split(":")[0]
     if name == "avatars":
-        from tinygen.data.avatars import builder as avatars_builder  # registers it
+        from tinygen.data.avatars import builder as avatars_builder  # registers the set
 
         del avatars_builder
     try:
@@ -203,14 +203,14 @@ def builder_of(dataset: str, data_dir: str) -> Any:
                 builder = library.builder(dataset, try_gcs=False, file_format="array_record", **place)
     except registered.DatasetNotFoundError as error:
         raise unknown("TFDS data set", name, library.list_builders(with_community_datasets=False)) from error
-    except (ValueError, AssertionError, AttributeError, ImportError) as error:  # a configuration or a version that it does not have
+    except (ValueError, AssertionError, AttributeError, ImportError) as error:  # an unknown configuration or version
         raise UserError(f"config.data.dataset={dataset}: {' '.join(str(error).split())[:300]}") from error
     return builder
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keeps TFDS from warning that what is not prepared yet is not there."""
+    """Silences TFDS's warnings about data that are not prepared yet."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
@@ -220,7 +220,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _check_reachable(builder: Any) -> None:
-    """Raises UserError where the set must be downloaded and its server does not answer. TFDS itself would try for minutes."""
+    """Raises UserError if the set's server does not answer. TFDS itself would retry for minutes."""
     urls = list(builder.url_infos or ())
     if not urls:
         return
@@ -235,7 +235,7 @@ def _check_reachable(builder: Any) -> None:
             return
         answered.set()
 
-    thread = threading.Thread(target=ask, daemon=True)  # a look-up of the name knows no time limit of its own
+    thread = threading.Thread(target=ask, daemon=True)  # a DNS look-up has no timeout
     thread.start()
     thread.join(PATIENCE)
     if not answered.is_set():
@@ -246,7 +246,7 @@ def _check_reachable(builder: Any) -> None:
 
 
 def splits_of(builder: Any, train: str, validation: str) -> tuple[str, str]:
-    """The two splits, as TFDS writes them. Without one to hold out, the last twentieth of a whole training split is."""
+    """(training, held-out) splits in TFDS's syntax. By default validation or test is held out, else the last 5 % of training."""
     if validation:
         return train, validation
     other = next((name for name in ("validation", "test") if name in builder.info.splits and name != train), "")
@@ -258,7 +258,7 @@ def splits_of(builder: Any, train: str, validation: str) -> tuple[str, str]:
 
 
 def rows_of(builder: Any, split: str, image: str = "") -> Any:
-    """TFDS's random access; an image as the bytes of its file."""
+    """TFDS's random access, with images as undecoded files."""
     decoders: Any = library.decode.SkipDecoding()
     for name in reversed(image.split("/")):
         decoders = {name: decoders} if image else None

@@ -1,4 +1,4 @@
-"""Text from TensorFlow Datasets, by name or from a builder's own folder: each example is a document."""
+"""Text from TensorFlow Datasets, by name or from a builder's folder: each example is a document."""
 
 import dataclasses
 import hashlib
@@ -17,10 +17,10 @@ from tinygen.data.tfds import images
 from tinygen.data.tfds.features import at, features_of, only
 from tinygen.errors import UserError
 
-with epy.lazy_imports():  # it takes most of a second, which other sources should not cost
+with epy.lazy_imports():  # importing takes most of a second, which other sources need not pay
     import tensorflow_datasets as library
 
-BLOCK = 1024  # examples that are read at once
+BLOCK = 1024  # examples read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TfdsDocuments:
         return len(self.rows)
 
     def pieces(self, indices: Iterable[int]) -> Iterator[tuple[str, bool]]:
-        """Bytes that are no UTF-8 become U+FFFD."""
+        """Invalid UTF-8 becomes U+FFFD."""
         numbers = [int(index) for index in indices]
         for start in range(0, len(numbers), BLOCK):
             for row in self.rows.__getitems__(numbers[start : start + BLOCK]):
@@ -52,7 +52,7 @@ def tfds_text(
 ) -> DataSource:  # fmt: skip
     """A TFDS set of texts. The keywords are described in `tinygen.config.schema.DATASETS`.
 
-    Raises UserError for a set that does not exist, cannot be prepared or read by random access, or holds no text.
+    Raises UserError for a set that does not exist, cannot be prepared or read with random access, or has no text.
     """
     check_reading(tokenizer, vocabulary, length)
     if not dataset:
@@ -63,7 +63,7 @@ def tfds_text(
     splits = {name: TfdsDocuments(images.rows_of(builder, split), chosen) for name, split in {"train": first, "validation": second}.items()}
     name, counts = builder.info.full_name, [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"
-    version = f"{name} {counts} {first} {second} {chosen}"  # not the bytes: the same set may be compressed otherwise on another machine
+    version = f"{name} {counts} {first} {second} {chosen}"  # not the bytes: compression may differ between machines
     facts = {"content": _content(Path(builder.data_path)), "set": version}
     return source(
         splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
@@ -73,7 +73,7 @@ def tfds_text(
 
 
 def _content(folder: Path) -> str:
-    """The SHA-256 of the set's files: another set of the same name may lie elsewhere."""
+    """The SHA-256 of the set's files: sets of the same name may differ."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.array_record*")):
         with path.open("rb") as file:

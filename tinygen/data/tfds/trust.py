@@ -1,4 +1,4 @@
-"""What TFDS would run that a data set's name or files chose: refused before it does."""
+"""Refuses data sets whose name or files would make TFDS run foreign code."""
 
 import json
 import re
@@ -10,15 +10,15 @@ OWN = "tensorflow_datasets."
 
 
 def check_name(dataset: str) -> None:
-    """Raises UserError for a set of a namespace ("author:set"), whose code TFDS fetches and runs; after a name's colon comes a version."""
+    """Raises UserError for a set of a namespace ("author:set"), whose code TFDS fetches and runs. "set:version" is allowed."""
     if re.match(r"\w[\w-]*:(?![0-9*])", dataset):
         raise UserError(
-            f"config.data.dataset={dataset[:100]}: a set of a namespace brings its author's code. Prepare it, and give its folder."
+            f"config.data.dataset={dataset[:100]}: a namespace runs its author's code. Prepare the set yourself, and give its folder."
         )
 
 
 def check_classes(folder: Path) -> None:
-    """Raises UserError where the features of a prepared set are not all TFDS's own: it imports their classes by name."""
+    """Raises UserError unless all features of a prepared set are TFDS's own: it imports their classes by name."""
     path = folder / "features.json"
     try:
         found = [json.loads(path.read_text("utf-8"))] if path.exists() else []
