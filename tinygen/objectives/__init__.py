@@ -1,1 +1,1 @@
-"""Objectives: what a model is trained for, each with its loss and its way of sampling."""
+"""Training objectives, each with its loss and its sampling."""

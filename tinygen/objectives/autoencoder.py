@@ -1,4 +1,4 @@
-"""A variational autoencoder's loss (Kingma & Welling 2014, arXiv 1312.6114): images come back, from latents that stay near N(0, 1)."""
+"""Variational autoencoder (Kingma & Welling 2014, arXiv 1312.6114): reconstruct images from latents kept close to N(0, 1)."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from tinygen.media import Image
 from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective
 
-SMALLEST = 1e-10  # mean squared error that counts at least: 106 dB
+SMALLEST = 1e-10  # lower bound of the mean squared error: PSNR is at most 106 dB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,11 @@ class Reconstruction(Objective):
             raise UserError(f"config.objective.kl_weight={self.kl_weight} must be 0 (latents of any size) or positive")
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """Mean absolute error + kl_weight · KL, over the batch's valid examples, of latents that are drawn anew each step.
+        """Mean absolute error + kl_weight · KL over the batch's valid examples, with latents sampled from the posterior.
 
-        They are drawn in evaluation too: it is the same loss there, with the same noise every time. The error is absolute since where an
-        edge may be in two places the squared one asks for what lies between them, a blur (and since latent diffusion's are trained so).
-        Metrics, all as (sum, weight) pairs: `loss`; `raw_loss`, the error alone; `kl`, nats an example; `psnr`, decibels: the mean
-        over the images of each one's own.
+        Evaluation samples them too, with fixed noise. The absolute error, as in latent diffusion, blurs uncertain edges less than the
+        squared error. Metrics, all (sum, weight) pairs: `loss`; `raw_loss`, the absolute error; `kl`, nats per example; `psnr`, the mean
+        of the images' PSNR in decibels.
         """
         del train
         x = batch["x"]
@@ -47,7 +46,7 @@ class Reconstruction(Objective):
         return totals["loss"][0] / jnp.maximum(count, 1e-12), totals
 
     def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
-        """The batch's pictures, each on the left of what is decoded of its latents' mean."""
+        """Each image of the batch beside its reconstruction from the posterior mean."""
         x = batch["x"]
         if x.shape[-1] not in (1, 3):
             return {}
@@ -55,12 +54,12 @@ class Reconstruction(Objective):
 
 
 def divergence(mean: jax.Array, deviation: jax.Array) -> jax.Array:
-    """KL(N(mean, deviation²) ‖ N(0, 1)) = ½ Σ (μ² + σ² - 1 - ln σ²) of each example [B, ...], in nats."""
+    """KL(N(mean, deviation²) ‖ N(0, 1)) = ½ Σ (μ² + σ² - 1 - ln σ²) for each example [B, ...], in nats."""
     each = jnp.square(mean) + jnp.square(deviation) - 1.0 - 2.0 * jnp.log(deviation)
     return 0.5 * jnp.sum(each, tuple(range(1, each.ndim)))
 
 
 def psnr(decoded: jax.Array, x: jax.Array) -> jax.Array:
-    """Peak signal-to-noise ratio of each image [B, ...] in decibels: 10·log10(2² / mean squared error), as shown: in [-1, 1]."""
+    """Peak signal-to-noise ratio [B] in decibels, 10·log10(2² / mean squared error), with `decoded` clipped to [-1, 1]."""
     square = jnp.mean(jnp.square(jnp.clip(decoded, -1.0, 1.0) - x), tuple(range(1, x.ndim)))
     return 10.0 * jnp.log10(4.0 / jnp.maximum(square, SMALLEST))

@@ -1,4 +1,4 @@
-"""Autoregressive language modelling: tell each token from those before it."""
+"""Autoregressive language modelling: predict each token from the preceding ones."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from tinygen.samplers.text import Generating
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Autoregressive(Generating, Objective):
     """vocabulary: number of tokens
-    token_bytes: bytes of text that each token stands for
+    token_bytes: length of each token in bytes of text
     The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
 
@@ -39,11 +39,11 @@ class Autoregressive(Generating, Objective):
             raise UserError(f"config.objective.logits_mib={self.logits_mib} must be positive, MiB")
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """Mean cross-entropy, nats a token, of `target` given `tokens`, both int32 [B, L], where `segment` [B, L] is not 0 (padding).
+        """Mean cross-entropy, nats per token, of `target` given `tokens`, both int32 [B, L], where `segment` [B, L] is not 0 (padding).
 
-        In training the target is smooth (Szegedy et al. 2016), and `z_loss` times the squared log of softmax's divisor comes on top
-        (Chowdhery et al. 2022). Metrics, (sum, weight) pairs: `loss`, `raw_loss` (the cross-entropy alone), `bits_per_byte` of the
-        text that the targets stand for, which compares models of different tokens.
+        Training adds label smoothing (Szegedy et al. 2016) and `z_loss` times the squared log-normaliser of the softmax (Chowdhery et al.
+        2022). Metrics, (sum, weight) pairs: `loss`, `raw_loss` (the cross-entropy alone), and `bits_per_byte` of the target text, which
+        is comparable between vocabularies.
         """
         segment, target = batch["segment"], batch["target"]
         h, _ = model.features(batch["tokens"], segment=segment, rngs=nnx.Rngs(dropout=key) if train else None)
@@ -60,5 +60,5 @@ class Autoregressive(Generating, Objective):
         return total / jnp.maximum(count, 1e-12), metrics
 
     def derived(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Metrics that are no means: `perplexity`, a token."""
+        """`perplexity` per token."""
         return {"perplexity": math.exp(min(means["raw_loss"], 700.0))} if "raw_loss" in means else {}

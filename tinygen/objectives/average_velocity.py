@@ -1,4 +1,4 @@
-"""What objectives share that learn an average velocity u(z, t, r) = 1 / (t - r) ∫ from r to t of v: draws, weights, metrics, sampling."""
+"""Base of objectives that learn an average velocity u(z, t, r) = 1 / (t - r) ∫ from r to t of v: loss, metrics and sampling."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ class Draw(NamedTuple):
 
 
 class Error(NamedTuple):
-    """terms: squared errors [B, ...], of the average velocity first, each of them minimised; out: the model's"""
+    """terms: the squared errors [B, ...] to minimise, that of the average velocity first; out: the model's output"""
 
     terms: tuple[jax.Array, ...]
     out: Any
@@ -40,8 +40,8 @@ class Error(NamedTuple):
 class AverageVelocity(guidance.Denoising, Objective):
     """shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
 
-    A subclass says what is compared, `_error(model, draw, cond, key, train=...)`, and what a model is told besides: `inputs`, and the
-    values of `_unguided` and `_sampling`.
+    A subclass defines `_error(model, draw, cond, key, train=...)` and the model's extra inputs: `inputs`, with their values in
+    `_unguided` and `_sampling`.
     """
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class AverageVelocity(guidance.Denoising, Objective):
     shift: float
 
     needs_jvp = True
-    max_time_scale = 100.0  # what multiplies t multiplies du/dt
+    max_time_scale = 100.0  # it multiplies du/dt too
 
     _error: ClassVar[Callable[..., Error]]
 
@@ -68,24 +68,24 @@ class AverageVelocity(guidance.Denoising, Objective):
         if not 0 <= self.equal <= 1:
             raise UserError(f"config.objective.equal={self.equal} must lie in [0, 1]: the share of examples with r = t")
         if not 0 <= self.power <= 2:
-            raise UserError(f"config.objective.power={self.power} must lie in [0, 2]; 0 = all examples weigh the same")
+            raise UserError(f"config.objective.power={self.power} must lie in [0, 2]; 0 weighs all examples equally")
         if not 0 < self.offset < math.inf:
-            raise UserError(f"config.objective.offset={self.offset} must be positive: with an error of zero it is what is divided by")
+            raise UserError(f"config.objective.offset={self.offset} must be positive: it keeps the weights finite where the error is 0")
         time_grids.check(self.time_grid, self.shift)
         self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Cond, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """The mean of S / sg((S + offset)^power) over the batch's valid examples, S an example's sum of squared errors.
+        """Mean of S / sg((S + offset)^power) over the batch's valid examples, where S is an example's sum of squared errors.
 
-        With power 1 it prints about 1 for each term, whatever the model does; its gradient is that of log(S + offset).
+        With power 1 each term is always about 1 and has the gradient of log(S + offset): read `raw_loss` instead.
         Metrics, (sum, weight) pairs: `loss`; `raw_loss`, the mean squared error of the average velocity, also by quarter of t and
         where r = t (`raw_loss_equal`); the shares of examples with r = t and by quarter of t - r (`share_equal`, `share_h0` to `_h3`);
-        in evaluation `velocity_loss`: flow matching's loss of u(z, t, t) without guidance, where the model learns that, on the times
-        and noise that flow matching would draw, so that the two can be compared.
+        in evaluation `velocity_loss`, the flow matching loss of the unguided u(z, t, t) where the model learns it, on the times and
+        noise that flow matching draws, so that the two are comparable.
         """
         x = batch["x"]
         B = len(x)
-        time_key, noise_key, keep_key, key = jax.random.split(key, 4)  # as flow matching has it
+        time_key, noise_key, keep_key, key = jax.random.split(key, 4)  # the same as in flow matching
         second_key, equal_key, key = jax.random.split(key, 3)
         first, second = (jax.nn.sigmoid(self.t_mean + self.t_std * jax.random.normal(each, (B,))) for each in (time_key, second_key))
         noise = jax.random.normal(noise_key, x.shape)
@@ -112,21 +112,21 @@ class AverageVelocity(guidance.Denoising, Objective):
         return metrics["loss"][0] / jnp.maximum(metrics["loss"][1], 1e-12), metrics
 
     def _unguided(self, batch: int, conditional: bool) -> dict[str, jax.Array] | None:
-        """What the model is told besides for the unguided velocity; None where it does not learn that."""
+        """The extra inputs that ask for the unguided velocity; None where the model does not learn it."""
         del batch, conditional
         return {}
 
     def _sampling(self, batch: int, conditional: bool) -> dict[str, jax.Array]:
-        """What the model is told besides, while sampling."""
+        """The extra inputs while sampling."""
         del batch, conditional
         return {}
 
     def _sample(self, model: Any, keys: jax.Array, cond: Cond | None, negative: Cond | None) -> tuple[jax.Array, jax.Array]:
         if negative is not None:
-            raise UserError("a negative prompt is what guidance leads away from at sampling: here guidance was learnt, without one")
+            raise UserError("--negative: this model learnt its guidance in training, without a negative prompt")
         B, conditional = len(keys), bool(cond)
         given = {**(cond or {}), **self._sampling(B, conditional)}
-        if hasattr(model, "encode"):  # what depends on the conditions alone is computed once for all evaluations
+        if hasattr(model, "encode"):  # encode the conditions once for all evaluations
             given = model.encode(given, B)
 
         def average(x: jax.Array, t: jax.Array, r: jax.Array) -> jax.Array:
@@ -135,7 +135,7 @@ class AverageVelocity(guidance.Denoising, Objective):
         return self._integration(conditional).run(average, rng.normal(keys, self.shape), keys, self.grid(conditional=conditional))
 
     def _integration(self, conditional: bool) -> table.Integration:
-        del conditional  # guidance takes no evaluations of its own
+        del conditional  # guidance costs no extra evaluations
         shape = time_grids.Shape(self.t_mean, self.t_std, self.shift)
         return table.Integration(
             sampler=self.sampler, path=Path(decay=1.0), times=lambda num: time_grids.times(self.time_grid, num, shape), nfe=self.nfe,
@@ -144,13 +144,13 @@ class AverageVelocity(guidance.Denoising, Objective):
 
 
 def instantaneous(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: bool = False) -> jax.Array:
-    """The velocity that the model predicts, u(z, t, t) or its second prediction there. Nothing is learnt through it."""
+    """The model's velocity without gradient: u(z, t, t), or its second output there."""
     out = model(z, t, t, cond=cond)
     return jax.lax.stop_gradient(out.head if head else out.pred)
 
 
 def both(model: Any, z: jax.Array, t: jax.Array, first: Cond, second: Cond, *, head: bool = False) -> tuple[jax.Array, jax.Array]:
-    """`instantaneous` with each of two conditions: one evaluation of twice the batch."""
+    """`instantaneous` for each of two conditions, in one evaluation of twice the batch."""
     twice = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), dict(first), dict(second))
     one, other = jnp.split(instantaneous(model, jnp.concatenate([z, z]), jnp.concatenate([t, t]), twice, head=head), 2)
     return one, other
@@ -169,12 +169,12 @@ def with_rate(model: Any, draw: Draw, velocity: jax.Array, cond: Cond, key: jax.
 
 
 def adaptive(square: jax.Array, power: float, offset: float) -> jax.Array:
-    """S / sg((S + offset)^power) of each example's sum of squared errors S [B]."""
+    """S / sg((S + offset)^power) for each example's sum of squared errors S [B]."""
     return square / jax.lax.stop_gradient((square + offset) ** power)
 
 
 def covered(square: jax.Array, weight: jax.Array | None) -> jax.Array:
-    """How many of an example's values [B, ...] are predicted: [B], or a number where all are."""
+    """The number of predicted values of each example: [B], or a scalar without a mask."""
     if weight is None:
         return jnp.asarray(math.prod(square.shape[1:]), square.dtype)
     return jnp.sum(jnp.broadcast_to(weight > 0, square.shape), tuple(range(1, square.ndim)), dtype=square.dtype)

@@ -1,4 +1,4 @@
-"""What every objective is to the rest of the program. Each member has a default, so nobody asks whether it is there."""
+"""The interface of objectives. Every member has a default, so callers need no `hasattr`."""
 
 import math
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ class Objective:
     A new objective is a subclass in a file of its own, a row of `tinygen.build.OBJECTIVES` and its keys in `tinygen.config.objectives`.
     """
 
-    generates: ClassVar[bool] = False  # whether `draw` gives samples
+    generates: ClassVar[bool] = False  # whether it can be sampled
     streams: ClassVar[bool] = False  # whether samples grow token by token: `begin` and `more` in place of `draw`
-    needs_jvp: ClassVar[bool] = False  # whether the loss differentiates the model forward, which rules out some kernels
-    inputs: ClassVar[tuple[str, ...]] = ()  # scalars besides the time that the model is given, by name
-    max_time_scale: ClassVar[float] = math.inf  # the largest config.model.time_scale that training stays stable with
+    needs_jvp: ClassVar[bool] = False  # whether the loss takes forward-mode derivatives of the model, which some kernels lack
+    inputs: ClassVar[tuple[str, ...]] = ()  # the model's scalar inputs besides the time, by name
+    max_time_scale: ClassVar[float] = math.inf  # the largest config.model.time_scale with stable training
 
     @property
     def head(self) -> bool:
@@ -29,23 +29,23 @@ class Objective:
         return False
 
     def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """(the scalar to minimise, metrics): floats, or (sum, weight) pairs that are added up over batches before they are divided."""
+        """(the scalar to minimise, metrics): floats, or (sum, weight) pairs that are summed over batches before the division."""
         raise NotImplementedError
 
     def draw(
         self, model: Any, keys: jax.Array, cond: Batch | None = None, negative: Batch | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
-        """(samples [B, ...], one per key; the network evaluations that each took, int32 [B], or None where they are not counted)."""
+        """(samples [B, ...], one per key; network evaluations of each, int32 [B], or None where they are not counted)."""
         raise NotImplementedError
 
     def evaluations(self, *, conditional: bool) -> int | None:
-        """Network evaluations that a sample takes at most; None where they are not counted."""
+        """Maximum network evaluations per sample; None where they are not counted."""
         return None
 
     def preview(self, raw: Any, averaged: Any, batch: Batch, keys: jax.Array) -> dict[str, Preview]:
-        """What people see of the model while it learns, by name. raw, averaged: the model with its own and with its averaged weights."""
+        """Previews during training, by name. raw, averaged: the model with its raw and with its averaged weights."""
         return {}
 
     def derived(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Metrics that are no means but follow from them, such as the perplexity. Any mean may be missing."""
+        """Metrics derived from means, such as the perplexity. Any mean may be missing."""
         return {}

@@ -1,4 +1,4 @@
-"""Classification: tell an example's label."""
+"""Classification: predict an example's label."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from tinygen.media import Image
 from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective
 
-FRAME = 2  # pixels, around a picture that is read rightly (grey, as between pictures) or wrongly (red)
+FRAME = 2  # pixels: grey, like the gaps of a grid, around right predictions; red around wrong ones
 RIGHT, WRONG = (0.0, 0.0, 0.0), (1.0, -0.6, -0.6)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(Objective):
-    """classes: how many labels there are. The other field is described in `tinygen.config.schema.OBJECTIVES`."""
+    """classes: number of labels. The other field is described in `tinygen.config.schema.OBJECTIVES`."""
 
     classes: int
     label_smoothing: float
@@ -32,10 +32,10 @@ class Classification(Objective):
             raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """Mean cross-entropy, nats, of the labels over the batch's valid examples. In training the model drops, and the labels are smooth.
+        """Mean cross-entropy, nats, over the batch's valid examples. Training uses dropout and label smoothing.
 
-        A share `label_smoothing` of the target is spread over all classes evenly (Szegedy et al. 2016).
-        Metrics: `loss` (in training of smooth labels), `raw_loss` (of the labels), `accuracy`: (sum, weight) pairs.
+        Label smoothing spreads a share of the target over all classes evenly (Szegedy et al. 2016).
+        Metrics: `loss`, `raw_loss` (without smoothing) and `accuracy`, as (sum, weight) pairs.
         """
         scores = jax.nn.log_softmax(model(batch["x"], rngs=nnx.Rngs(dropout=key) if train else None))  # [B, K]
         label = batch["label"]
@@ -49,7 +49,7 @@ class Classification(Objective):
         return totals["loss"][0] / jnp.maximum(count, 1e-12), totals
 
     def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
-        """The batch's pictures, those first whose label the model doubts most; a red frame where it reads another."""
+        """The batch's images, least probable label first; wrong predictions have a red frame."""
         x, label = batch["x"], batch["label"]
         if x.ndim != 4 or x.shape[-1] not in (1, 3):
             return {}

@@ -1,4 +1,4 @@
-"""Cross-entropy over a large vocabulary, whose logits never stand whole."""
+"""Cross-entropy over a large vocabulary, without materialising all logits."""
 
 import math
 from collections.abc import Callable
@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 
 class Terms(NamedTuple):
-    """Of each token, float32 [B, L], nats.
+    """Per token, float32 [B, L], nats.
 
     nll: -log p(target)
-    uniform: -log p, its mean over the vocabulary
+    uniform: the mean of -log p over the vocabulary
     normaliser: log Σ exp(logit)
     """
 
@@ -27,15 +27,15 @@ def cross_entropy(
 ) -> Terms:  # fmt: skip
     """The terms of softmax(unembed(h, table)) at target: h [B, L, D], target int32 [B, L].
 
-    The rows are taken in at most `pieces` of equal length, one after another, each of several computed again in the backward pass: then at
-    most [B, ⌈L / pieces⌉, V'] logits stand at once. (Cutting the length and not the batch leaves each device its rows.)
+    The sequence is split into at most `pieces` equal parts, computed one after another and rematerialised in the backward pass, so that
+    at most [B, ⌈L / pieces⌉, V'] logits are in memory. (Splitting the length and not the batch keeps each device's examples in place.)
 
-    unembed: (h [..., D], table) -> logits [..., V'], V' >= vocabulary, those past the vocabulary so low that they have no probability
-    table: [V', D]; or [N, V', D], one for each N-th of the batch: then h is [N, B / N, L, D] where it is compared with them
+    unembed: (h [..., D], table) -> logits [..., V'], V' >= vocabulary; logits of the padding must be too low to have any probability
+    table: [V', D]; or [N, V', D], one for each N-th of the batch, which unembed gets with h [N, B / N, L, D]
     """
     B, L, _ = h.shape
     size, lead = -(-L // pieces), table.shape[:-2]
-    pieces = -(-L // size)  # of 8 rows 5 pieces have 2 each, and then 4 are enough
+    pieces = -(-L // size)  # no empty pieces: 5 pieces of 8 rows have 2 rows each, so 4 suffice
 
     def split(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [pieces, N, B / N, size, ...], zeros at the end
         padded = jnp.pad(x, [(0, 0), (0, pieces * size - L), *[(0, 0)] * (x.ndim - 2)])
@@ -51,15 +51,15 @@ def cross_entropy(
 
 
 def terms(logits: jax.Array, target: jax.Array, vocabulary: int) -> Terms:
-    """logits [B, L, V'], target int32 [B, L]."""
+    """The terms of logits [B, L, V'] at target int32 [B, L]."""
     index = jnp.arange(logits.shape[-1])
     normaliser = jax.nn.logsumexp(logits, -1)
-    # A sum and not a look-up: its gradient is an elementwise one, wherever the vocabulary is split over devices.
+    # A sum, not a gather: its gradient is elementwise, also where the vocabulary is sharded.
     chosen = jnp.sum(jnp.where(index == target[..., None], logits, 0.0), -1)
     mean = jnp.sum(jnp.where(index < vocabulary, logits, 0.0), -1) / vocabulary
     return Terms(normaliser - chosen, normaliser - mean, normaliser)
 
 
 def pieces_for(rows: int, vocabulary: int, mib: float) -> int:
-    """Pieces into which a batch's float32 logits are cut so that those of one take at most so many MiB."""
+    """The number of pieces that keeps the float32 logits of one piece within `mib` MiB."""
     return max(1, math.ceil(rows * vocabulary * 4 / (mib * 2**20)))

@@ -1,6 +1,6 @@
-"""EDM: learn to take noise of any size away (Karras et al. 2022, arXiv 2206.00364).
+"""EDM: learn to remove noise of any level (Karras et al. 2022, arXiv 2206.00364).
 
-z = x + σ·ε, ln σ = P_mean + P_std·n. The network F is wrapped so that it sees and gives numbers of unit variance:
+z = x + σ·ε, ln σ = P_mean + P_std·n. Preconditioning gives the network F inputs and targets of unit variance:
 D(z, σ) = c_skip·z + c_out·F(c_in·z, ln σ / 4). Samplers integrate dz/dσ = (z - D) / σ from σ_max to 0.
 
 At small σ both D - x and z - D are small differences of large numbers, so neither is computed from D. With s² = σ² + σ_d²:
@@ -46,7 +46,7 @@ class EDM(guidance.Denoising, Objective):
     rho: float
     tolerance: float
 
-    max_time_scale = 1.0  # of what a model is told, ln σ / 4
+    max_time_scale = 1.0  # of the model's time input, ln σ / 4
 
     def __post_init__(self) -> None:
         guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)
@@ -63,7 +63,7 @@ class EDM(guidance.Denoising, Objective):
         self.grid(conditional=True)
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """λ(σ)·‖D(x + σε, σ) - x‖², λ = 1 / c_out²: F's squared error, over its own predictions and the valid examples.
+        """λ(σ)·‖D(x + σε, σ) - x‖², λ = 1 / c_out²: the squared error of F over its predictions and the batch's valid examples.
 
         Metrics: `loss`, `raw_loss` (of D, without λ) and `raw_loss_t0` to `raw_loss_t3`, by quarter of the noise levels: (sum, weight).
         """
@@ -93,14 +93,14 @@ class EDM(guidance.Denoising, Objective):
         return self._integration(conditional).run(functools.partial(self._slope, predict), self.sigma_max * noise, keys, grid)
 
     def _slope(self, predict: Predict, z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
-        """dz/dσ = (z - D) / σ of z [B, ...]. An instantaneous slope: `r`, the end of a step, is not used."""
+        """dz/dσ = (z - D) / σ at z [B, ...]; `r`, the end of a step, is not used."""
         del r
         at = along(sigma, z)
         into = self._into(at)
         return into * (at * into * z - self.sigma_data * predict(into * z, jnp.log(sigma) / 4, sigma))
 
     def _integration(self, conditional: bool) -> Integration:
-        """Over the noise levels σ_max > ... > σ_min > 0. The last step is Euler's: at σ = 0 there is no slope."""
+        """Over the noise levels σ_max > ... > σ_min > 0. The last is an Euler step, as the slope is undefined at σ = 0."""
         acts: dict[str, Any] = dict(conditional=conditional, weight=self.guidance)
         return Integration(
             sampler=self.sampler, path=Path(decay=0.0), times=self._levels, nfe=self.nfe,

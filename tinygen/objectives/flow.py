@@ -49,14 +49,12 @@ class FlowMatching(guidance.Denoising, Objective):
         time_grids.check(self.time_grid, self.shift)
         guidance.check_tolerance(self.tolerance)
         if np.diff(np.float32(self.grid(conditional=True))).max() >= 0:
-            raise UserError(
-                f"time_grid={self.time_grid} with nfe={self.nfe} has times that float32 cannot tell apart: lower nfe, or take uniform"
-            )
+            raise UserError(f"time_grid={self.time_grid} with nfe={self.nfe} has times that are equal in float32: lower nfe or use uniform")
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """Mean squared error of the velocity, over the model's own predictions and the batch's valid examples.
+        """Mean squared error of the velocity over the model's predictions and the batch's valid examples.
 
-        Metrics: `loss`, `raw_loss` (the same here) and `raw_loss_t0` to `raw_loss_t3`, by quarter of t: (sum, weight) pairs.
+        Metrics, (sum, weight) pairs: `loss`, `raw_loss` (equal to it) and `raw_loss_t0` to `raw_loss_t3`, by quarter of t.
         """
         x = batch["x"]
         B = x.shape[0]
@@ -96,15 +94,15 @@ class FlowMatching(guidance.Denoising, Objective):
 
 
 def mean_over(square: jax.Array, weight: jax.Array | None) -> jax.Array:
-    """Mean of `square` [B, ...] over each example [B], weighted where the model says which predictions it made (`Output.weight`).
+    """Mean of `square` [B, ...] over each example [B], with the weights of a masked model's predictions (`Output.weight`).
 
-    The sum is divided by the number of all values, not by that of the predicted ones, which differs between choices where patches at
-    an edge have fewer values: this mean is that of a model without a mask in expectation.
+    The divisor is the number of all values, not of predicted ones, which varies as patches at an edge have fewer values: in expectation
+    this is the mean without a mask.
     """
     return jnp.mean(square if weight is None else square * weight, tuple(range(1, square.ndim)))
 
 
 def by_time(error: jax.Array, weight: jax.Array, t: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """The errors [B] in equal bins of t, as (sum, weight) pairs under `raw_loss_t0` and on."""
+    """The errors [B] in equal bins of t, as (sum, weight) pairs named `raw_loss_t0`, ..."""
     inside = weight * (jnp.arange(BINS)[:, None] == jnp.minimum((t * BINS).astype(jnp.int32), BINS - 1))  # [BINS, B]
     return {f"raw_loss_t{index}": (jnp.sum(row * error), jnp.sum(row)) for index, row in enumerate(inside)}

@@ -1,7 +1,7 @@
-"""MeanFlow: learn the average velocity of a flow over any span, so that one step takes noise to data (Geng et al. 2025, arXiv 2505.13447).
+"""MeanFlow: learn a flow's average velocity over any interval, so that one step maps noise to data (Geng et al. 2025, arXiv 2505.13447).
 
-u(z, t, r) = 1 / (t - r) ∫ from r to t of v, r <= t, obeys u = v - (t - r)·du/dt along the flow: the identity that the loss asks for.
-In forward mode du/dt costs as much as u itself.
+u(z, t, r) = 1 / (t - r) ∫ from r to t of v, r <= t, satisfies u = v - (t - r)·du/dt along the flow; the loss enforces this identity.
+With forward-mode differentiation du/dt costs about as much as u.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tinygen.samplers.paths import along
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanFlow(AverageVelocity):
-    """Guidance is baked in: what is learnt is the average of the guided velocity, and a sample takes one evaluation a step.
+    """MeanFlow with guidance built in: the model learns the average guided velocity and samples with one evaluation per step.
 
     shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
@@ -30,7 +30,7 @@ class MeanFlow(AverageVelocity):
     omega_interval: tuple[float, float]
 
     inputs = ("h",)
-    guidance = 1.0  # of sampling: there is none besides
+    guidance = 1.0  # none at sampling
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,8 +39,8 @@ class MeanFlow(AverageVelocity):
         average_velocity.check_interval("omega_interval", self.omega_interval)
         if self.guides and self.cond_drop == 0:
             raise UserError(
-                f"guidance by config.objective.omega={self.omega} and kappa={self.kappa} needs cond_drop > 0: the null condition must be "
-                "learnt too. Without it take omega=1 and kappa=0"
+                f"guidance by config.objective.omega={self.omega} and kappa={self.kappa} needs cond_drop > 0, "
+                "which trains the null condition; without guidance set omega=1 and kappa=0"
             )
 
     @property
@@ -57,7 +57,7 @@ class MeanFlow(AverageVelocity):
         return average_velocity.Error((jnp.square(out.pred - goal),), out)
 
     def _guided(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array]) -> jax.Array:
-        """ω·v + (1 - ω - κ)·u(z, t, t | null) + κ·u(z, t, t | c) inside the interval, v outside and where the condition is dropped."""
+        """ω·v + (1 - ω - κ)·u(z, t, t | null) + κ·u(z, t, t | c) inside the interval; v outside it and for dropped conditions."""
         kept, null = average_velocity.both(model, draw.z, draw.t, cond, {**cond, "keep": jnp.zeros(len(draw.z), bool)})
         guided = self.omega * draw.v + (1 - self.omega - self.kappa) * null + self.kappa * kept
         low, high = self.omega_interval
@@ -67,10 +67,10 @@ class MeanFlow(AverageVelocity):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImprovedMeanFlow(AverageVelocity):
-    """Improved MeanFlow (Geng et al. 2025, arXiv 2512.02012): a regression on the velocity, whose network may be told any guidance.
+    """Improved MeanFlow (Geng et al. 2025, arXiv 2512.02012): a velocity regression, with guidance as an input of the network.
 
-    V = u + (t - r)·sg(du/dt) is compared with v, which does not depend on the network, and du/dt is taken along the velocity that the
-    network predicts, not along the one that was drawn. Guidance is a condition: its weight ω and the interval of t where it acts.
+    V = u + (t - r)·sg(du/dt) is regressed on v, which does not depend on the network; du/dt is taken along the predicted velocity, not
+    the sampled one. The network is conditioned on the guidance weight ω and the interval of t where guidance acts.
 
     shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
@@ -90,8 +90,8 @@ class ImprovedMeanFlow(AverageVelocity):
             raise UserError(f"config.objective.omega_max={self.omega_max} must be 1 (no guidance is learnt) or more")
         if self.omega_max > 1 and self.cond_drop == 0:
             raise UserError(
-                f"guidance up to config.objective.omega_max={self.omega_max} needs cond_drop > 0: the null condition must be learnt too. "
-                "Without it take omega_max=1"
+                f"guidance up to config.objective.omega_max={self.omega_max} needs cond_drop > 0, which trains the null condition; "
+                "without guidance set omega_max=1"
             )
         if not 1 <= self.guidance <= self.omega_max:
             raise UserError(f"guidance {self.guidance}: this model learns weights from 1, which is off, to omega_max={self.omega_max}")
@@ -102,7 +102,7 @@ class ImprovedMeanFlow(AverageVelocity):
 
     @property
     def head(self) -> bool:
-        """Whether the network predicts the velocity beside its average."""
+        """Whether a second output predicts the instantaneous velocity."""
         return self.velocity == "head"
 
     def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
@@ -112,8 +112,8 @@ class ImprovedMeanFlow(AverageVelocity):
         omega = jnp.exp(jax.random.uniform(omega_key, (B,)) * math.log(self.omega_max)) if given else jnp.ones(B)
         low = jnp.where(equal, 0.0, 0.5 * jax.random.uniform(low_key, (B,)))
         high = jnp.where(equal, 1.0, 0.5 + 0.5 * jax.random.uniform(high_key, (B,)))
-        told = {**cond, "omega": omega, "t_lo": low, "t_hi": high}
-        # Velocities are asked for with what examples with r = t are trained on: the whole interval, weight 1 outside the example's own.
+        guided = {**cond, "omega": omega, "t_lo": low, "t_hi": high}
+        # Query velocities as examples with r = t are trained: with the whole interval, and weight 1 outside the example's own interval.
         whole = {**cond, **self._unguided(B, bool(cond))}
         if given:
             acts = cond["keep"] & (draw.t >= low) & (draw.t <= high)
@@ -122,7 +122,7 @@ class ImprovedMeanFlow(AverageVelocity):
             target = draw.v + along(jnp.where(acts, 1 - 1 / omega, 0.0), draw.z) * (velocity - unconditional)
         else:
             velocity, target = average_velocity.instantaneous(model, draw.z, draw.t, whole, head=self.head), draw.v
-        out, rate = average_velocity.with_rate(model, draw, velocity, told, key, train=train)
+        out, rate = average_velocity.with_rate(model, draw, velocity, guided, key, train=train)
         composed = out.pred + along(draw.t - draw.r, draw.z) * jax.lax.stop_gradient(rate)
         terms = (jnp.square(composed - target),) + ((jnp.square(out.head - target),) if self.head else ())
         return average_velocity.Error(terms, out)
@@ -131,7 +131,7 @@ class ImprovedMeanFlow(AverageVelocity):
         return {"omega": jnp.ones(batch), "t_lo": jnp.zeros(batch), "t_hi": jnp.ones(batch)}
 
     def _sampling(self, batch: int, conditional: bool) -> dict[str, jax.Array]:
-        if not conditional:  # then no other guidance is learnt
+        if not conditional:  # trained without guidance
             return self._unguided(batch, conditional)
         low, high = self.guidance_interval
         return {"omega": jnp.full(batch, self.guidance), "t_lo": jnp.full(batch, low), "t_hi": jnp.full(batch, high)}

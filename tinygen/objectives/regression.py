@@ -28,9 +28,9 @@ class Regression(Objective):
             raise UserError(f"config.objective.target_noise={self.target_noise} must be 0 (none) or positive")
 
     def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """Mean squared error of y over the batch's valid examples. In training the model drops, and the targets are noisy.
+        """Mean squared error of y over the batch's valid examples. Training uses dropout and noisy targets.
 
-        Metrics: `loss` and `raw_loss`, the same here: (sum, weight) pairs.
+        Metrics: `loss` and `raw_loss`, which are equal, as (sum, weight) pairs.
         """
         noise_key, dropout_key = jax.random.split(key)
         target = batch["y"]
@@ -43,7 +43,7 @@ class Regression(Objective):
         return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
 
     def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
-        """A plot of the batch's y over x beside what the raw and the averaged weights predict; none where x or y is not one number."""
+        """A plot of y and of the predictions of the raw and the averaged weights over x; nothing unless x and y are scalars."""
         if self.shape != (1,) or self.target_shape != (1,):
             return {}
         x = batch["x"]
