@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from absl import logging as absl_logging
 from etils import epath
 from flax import nnx
 
@@ -58,6 +59,14 @@ def forget_programs():
     """JAX keeps everything that was ever traced, and gets slower with it."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def verbosity():
+    """A command that logs warnings alone leaves absl's level so, for the tests after it in this process."""
+    level = absl_logging.get_verbosity()
+    yield
+    absl_logging.set_verbosity(level)
 
 
 def pytest_unconfigure():

@@ -130,7 +130,7 @@ def check_images(codec: Codec, found: Autoencoder) -> tuple[int, int, int]:
     """The shape of an image. Raises UserError for data that the autoencoder does not take."""
     shape = codec.spec["x"].shape if "x" in codec.spec else ()
     if not codec.comparable or len(shape) != 3:
-        raise UserError(f"--config: its data are {codec.noun}, and an autoencoder encodes images")
+        raise UserError(f"--config: it has {codec.noun} data, and an autoencoder encodes images")
     height, width, channels = shape
     if channels != found.image_channels:
         cure = f"Give --config.data.channels={found.image_channels} where the data set has it, or another autoencoder."

@@ -191,5 +191,5 @@ def test_a_split_gives_what_the_model_sees_from_any_start():
 
 
 def test_a_split_of_no_pictures_is_refused(curve):
-    with pytest.raises(UserError, match="--ref=toy_sine: scores compare pictures, and these data are curve"):
+    with pytest.raises(UserError, match="--ref=toy_sine: scores compare pictures, and these are curve data"):
         of_split(build.data_source(curve()), "train", "--ref=toy_sine")

@@ -199,12 +199,12 @@ def test_scores_while_the_run_learns_compare_with_the_originals_too(small, class
 
 @pytest.mark.slow
 def test_latents_are_no_pictures_to_compare_with_and_no_network_for_features(small, finished_latents, monkeypatch):
-    with pytest.raises(UserError, match="these data are latents"):
+    with pytest.raises(UserError, match="these are latent data"):
         of_split(build.data_source(small()), "train", "--ref")
     saved = find(finished_latents)
     classifying = dataclasses.replace(saved, config=config_lib.change(saved.config, dict(objective=dict(name="classification"))))
     monkeypatch.setattr(load.store, "find", lambda *_, **__: classifying)
-    with pytest.raises(UserError, match="on latents data"):
+    with pytest.raises(UserError, match="on latent data"):
         load.of_run(str(finished_latents))
 
 

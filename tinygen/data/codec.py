@@ -97,7 +97,7 @@ class Codec:
     @property
     def noun(self) -> str:
         """The plural noun for examples, in messages."""
-        return self.medium.noun if self.domain.raw else "latents"
+        return self.medium.noun if self.domain.raw else "latent"
 
     def encode(self, num: int, request: Request | None = None) -> Batch:
         """The arrays of all conditions for `num` samples; by default each condition's own choice.

@@ -117,7 +117,7 @@ def of_npz(path: str, option: str) -> Pictures | None:
 def of_split(source: DataSource, split: str, name: str) -> Pictures:
     """A split of a data set, as a model sees it. Raises UserError for data that are not pictures."""
     if not source.codec.comparable:
-        raise UserError(f"{name}: scores compare pictures, and these data are {source.codec.noun}")
+        raise UserError(f"{name}: scores compare pictures, and these are {source.codec.noun} data")
     examples = source.splits[split]
 
     def reads(start: int) -> Iterator[Read]:

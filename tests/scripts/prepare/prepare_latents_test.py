@@ -72,7 +72,7 @@ def test_a_recipe_that_mirrors_has_mirrored_images_encoded_besides(made, add_row
     ("more", "variant", "told"),
     [
         ((), ":faces", "the images have 3 channels, and the autoencoder patches takes 1"),
-        (("--config.data.name=sine",), "", "its data are curve, and an autoencoder encodes images"),
+        (("--config.data.name=sine",), "", "it has curve data, and an autoencoder encodes images"),
         (("--config.data.labl=x",), "", "did you mean"),
         (("--batch_size=-1",), "", "--batch_size=-1"),
         (("--autoencoder=nowhere",), "", "--autoencoder=nowhere: there is no such file"),
