@@ -55,18 +55,12 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """JAX keeps everything that was ever traced, and gets slower with it."""
-    yield
-    jax.clear_caches()
-
-
-@pytest.fixture(autouse=True)
-def verbosity():
-    """A command that logs warnings alone leaves absl's level so, for the tests after it in this process."""
+def forget():
+    """JAX keeps everything that was ever traced, and slows down with it; absl keeps the level that the last command set."""
     level = absl_logging.get_verbosity()
     yield
     absl_logging.set_verbosity(level)
+    jax.clear_caches()
 
 
 def pytest_unconfigure():
