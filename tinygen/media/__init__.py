@@ -21,5 +21,5 @@ def element_of(suffix: str) -> str:
 
 
 def from_json(tree: Mapping[str, Any]) -> Medium:
-    """The medium that `codec.json` describes; an unknown kind is arrays. Raises UserError, LookupError or TypeError for what is none."""
+    """The medium that `codec.json` describes; unknown kinds are arrays. Raises UserError, LookupError or TypeError for an invalid tree."""
     return MEDIA.get(tree["kind"], Array).from_json(tree)

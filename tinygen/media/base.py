@@ -39,7 +39,7 @@ class Medium:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Medium":
-        """The medium of a `codec.json`. Raises UserError for what is none."""
+        """The medium of a `codec.json`. Raises UserError if the tree is invalid."""
         if not isinstance(tree["kind"], str):
             raise UserError("a codec's kind is a word")
         return cls()

@@ -56,7 +56,7 @@ def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: s
     canvas, axes = FigureCanvasAgg(figure), figure.subplots()
     x, *curves = np.asarray(points, np.float64).T
     for index, (name, y) in enumerate(zip(names, curves, strict=True)):
-        # Of a few each is thinner than the one before: where they coincide, all can be seen. Many are in order, and so are their colours.
+        # With few curves, each is thinner than the one before, so that all show where they coincide. Many have colours in their order.
         colour = f"C{index}" if few else colormaps["viridis"](0.9 * index / (len(names) - 1))
         width = 2 * (len(names) - index) if few else 1.5
         axes.plot(x, y, label=name, color=colour, linewidth=width, marker="o" if len(x) <= MARKED else None)

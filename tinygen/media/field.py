@@ -1,4 +1,4 @@
-"""What one array of an example holds."""
+"""Field: the shape, dtype and range of one array of an example."""
 
 import dataclasses
 import math
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from tinygen.errors import UserError, unknown
 
-LARGEST = 2**26  # values of an example; what reads a codec believes its shapes and makes arrays of them
+LARGEST = 2**26  # values per example: readers of a codec allocate arrays of its shapes
 DTYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
-    """What one array of a batch holds, an example: its shape, its dtype and the closed range of its values."""
+    """One array of an example: its shape, its dtype and the closed range of its values."""
 
     shape: tuple[int, ...]
     dtype: str

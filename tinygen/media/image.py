@@ -54,7 +54,7 @@ class Image(Medium):
 
 
 def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
-    """uint8 images [N, H, W, C] (C = 1 or 3) as one picture [H', W', C], row by row; near square unless told otherwise.
+    """uint8 images [N, H, W, C] (C = 1 or 3) as one picture [H', W', C], row by row; nearly square by default.
 
     Small images are enlarged by whole pixels, so that each is at least 64 pixels high.
     """

@@ -52,7 +52,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, tree: Any) -> "Vocabulary":
-        """Raises UserError, TypeError or LookupError for what is none."""
+        """Raises UserError, TypeError or LookupError if the tree is invalid."""
         return cls(**{**tree, "merges": tuple(map(tuple, tree["merges"]))})
 
     @property
@@ -67,7 +67,7 @@ class Vocabulary:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of all that a token's meaning depends on."""
+        """SHA-256 of everything that gives tokens their meaning."""
         return hashlib.sha256(repr((self.kind, self.characters, self.merges)).encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A batch of samples in groups, where that is faster: a CPU's caches hold what a few examples take and not what a batch does."""
+"""Samples a batch in groups where that is faster: a few examples fit into a CPU's caches, a whole batch does not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 
 from tinygen.nn.flops import products
 
-CACHE = 12 * 2**20  # bytes of the widest product's results, in float32, that are computed together
+CACHE = 12 * 2**20  # maximum bytes of the widest product's float32 results per group
 
 
 def in_groups(sample: Callable[..., Any], keys: jax.Array, *rows: Any) -> Any:

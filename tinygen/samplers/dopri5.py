@@ -21,16 +21,16 @@ WEIGHTS = (  # of the slopes so far in each stage's x. The last is the step's en
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
 ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # the fifth order less the fourth
-STEP = len(TIMES) - 1  # evaluations of a step after the first
+STEP = len(TIMES) - 1  # evaluations per step after the first
 LEAST = 1 + STEP
 SAFETY, SHRINK, GROW = 0.9, 0.2, 2.0  # of the next step's length. With a faster growth small errors that are chance lead too far
 
 
-class Journey(NamedTuple):
-    """B examples under way.
+class State(NamedTuple):
+    """The integration of B examples.
 
-    x: [B, ...]; slope: there
-    t, h: [B], times, and how far their next steps try to go
+    x: [B, ...]; slope: the field at x
+    t, h: [B], times, and the lengths of the next steps
     calls: int32 [B], evaluations so far
     """
 
@@ -42,36 +42,36 @@ class Journey(NamedTuple):
 
 
 def dopri5(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> tuple[jax.Array, jax.Array]:
-    """(x at grid[-1], evaluations of the field [B]). Of the grid only the ends count; the field is given times [B].
+    """(x at grid[-1], evaluations of the field [B]). Only the ends of the grid are used; the field gets times [B].
 
-    A step is taken where its error, as the root of an example's mean square, is within tolerance·(1 + |x|). When what is left of the
-    evaluations allows one more step only, that goes straight to the end and is taken.
+    A step is accepted for an example if the root mean square of its error is within tolerance·(1 + |x|). If the remaining evaluations
+    allow only one more step, that step goes to the end and is accepted.
     """
     start, end = jnp.asarray(grid[[0, -1]], x.dtype)
     B = len(x)
 
-    def under_way(now: Journey) -> jax.Array:
+    def unfinished(now: State) -> jax.Array:
         return jnp.any(now.t > end)
 
-    def turn(now: Journey) -> Journey:
+    def advance(now: State) -> State:
         going = now.t > end
         last = now.calls + 2 * STEP > given.most
-        s = jnp.where(last | (now.t - 1.01 * now.h <= end), end, now.t - now.h)  # no sliver of a step is left over
+        s = jnp.where(last | (now.t - 1.01 * now.h <= end), end, now.t - now.h)  # leaves no tiny last step
         after, slope, error = _step(field, now, s, given.tolerance)
         taken = going & (last | (error <= 1))
         longer = jnp.clip(jnp.nan_to_num(SAFETY * error ** (-1 / 5), nan=SHRINK), SHRINK, GROW)
         moved = along(taken, after)
         x, slope = jnp.where(moved, after, now.x), jnp.where(moved, slope, now.slope)
-        return Journey(x, slope, jnp.where(taken, s, now.t), (now.t - s) * longer, now.calls + STEP * going)
+        return State(x, slope, jnp.where(taken, s, now.t), (now.t - s) * longer, now.calls + STEP * going)
 
     first = jnp.full((B,), start)
     h = (start - end) * given.tolerance ** (1 / 5)  # what a field that changes as much as its whole way would allow
-    begun = Journey(x, field(x, first, first), first, jnp.full((B,), h), jnp.ones(B, jnp.int32))
-    arrived = jax.lax.while_loop(under_way, turn, begun)
+    begun = State(x, field(x, first, first), first, jnp.full((B,), h), jnp.ones(B, jnp.int32))
+    arrived = jax.lax.while_loop(unfinished, advance, begun)
     return arrived.x, arrived.calls
 
 
-def _step(field: Field, now: Journey, s: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _step(field: Field, now: State, s: jax.Array, tolerance: float) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(x at s, the slope there, the step's error [B] in units of what is tolerated)."""
     h, x, slopes = along(s - now.t, now.x), now.x, [now.slope]
     for share, weights in zip(TIMES[1:], WEIGHTS, strict=True):

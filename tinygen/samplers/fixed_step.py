@@ -1,4 +1,4 @@
-"""Samplers whose times are chosen in advance: a step takes x at t to x at s < t. Nothing couples the examples of a batch."""
+"""Samplers with times fixed in advance: a step takes x at t to x at s < t. The examples of a batch are independent."""
 
 from collections.abc import Callable
 from typing import Any

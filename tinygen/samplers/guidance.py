@@ -22,8 +22,8 @@ Cond = Mapping[str, jax.Array]
 
 
 class Predict(Protocol):
-    """x: what the model sees [B, ...]; t, r: the times that it is told; level: the noise level that an interval is of. All but x are
-    scalars or [B]; r only where the model is told one. Returns its prediction [B, ...].
+    """x: the model's input [B, ...]; t, r: its times; level: the noise level that guidance_interval refers to. All but x are scalars or
+    [B]; r only for models that take one. Returns the prediction [B, ...].
     """
 
     def __call__(self, x: jax.Array, t: jax.Array, level: jax.Array, r: jax.Array | None = None) -> jax.Array: ...
@@ -60,7 +60,7 @@ class Denoising:
         raise UserError(f"nfe={self.nfe} is too few: one {self.sampler} step{guided} takes {least} network evaluation{'s' * (least > 1)}")
 
     def evaluations(self, *, conditional: bool) -> int:
-        """Network evaluations that a sample really takes: at most `nfe`. Of an adaptive sampler as many as it may."""
+        """Network evaluations per sample, at most `nfe`; for an adaptive sampler, the maximum."""
         return self._integration(conditional).evaluations(self.grid(conditional=conditional))
 
 

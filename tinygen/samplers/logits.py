@@ -1,7 +1,7 @@
-"""What of a model's next-token distribution is drawn from: pure functions of logits [B, V], each row on its own.
+"""Filters of the next-token distribution: pure functions of logits [B, V], row by row.
 
-What is left out gets -inf. The order, as most samplers have it: repetition penalty, temperature, top-k, top-p, min-p. Each looks at
-what those before it have left, in proportion. Tokens that are equally likely stay or go together, so more than k may stay.
+Excluded tokens get -inf. The usual order: repetition penalty, temperature, top-k, top-p, min-p. Each filter renormalizes what the
+previous ones kept. Tokens with equal probability are kept or dropped together, so top-k may keep more than k.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""The straight paths from data to noise that samplers follow back: what they are told of one, whatever was learnt."""
+"""The straight paths from data to noise that samplers follow backwards, and what an integration along one needs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,11 +26,11 @@ class Path(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What an integration is told besides the field, x and the times.
+    """The inputs of an integration besides the field, x and the times.
 
-    keys: [B], for an example's own noise
-    tolerance: error of a step that an adaptive sampler takes
-    most: evaluations of the field that it takes, an example
+    keys: [B], one per example, for noise
+    tolerance: error per step of an adaptive sampler
+    most: its maximum evaluations of the field per example
     """
 
     path: Path
@@ -50,7 +50,7 @@ class Sampler(NamedTuple):
     integrate: (field, x at grid[0], grid, given) -> (x at grid[-1], evaluations of the field [B], or None: as the grid has it)
     evaluates: (t, s, path), of all steps [steps] -> the times at which it evaluates the field
     needs: of the field, "velocity" or "average"
-    adaptive: its times are its own, an example: of a grid only the ends count
+    adaptive: chooses its own times for each example; only the ends of a grid are used
     """
 
     integrate: Callable[[Field, jax.Array, np.ndarray, Given], tuple[jax.Array, jax.Array | None]]

@@ -20,7 +20,7 @@ SAMPLERS: dict[str, Sampler] = {**fixed_step.SAMPLERS, **dopri5.SAMPLERS}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Integration:
-    """A sampler on a path, with at most `nfe` network evaluations an example.
+    """A sampler on a path, with at most `nfe` network evaluations per example.
 
     sampler: a row of SAMPLERS
     times: number of steps -> float64 [steps + 1], falling
@@ -54,7 +54,7 @@ class Integration:
         return self._count(self._shortest())
 
     def evaluations(self, grid: np.ndarray) -> int:
-        """Network evaluations an example; of an adaptive sampler at most."""
+        """Network evaluations per example; for an adaptive sampler, the maximum."""
         return self._count(grid) + (self._calls(grid) - LEAST) * self.price if SAMPLERS[self.sampler].adaptive else self._count(grid)
 
     def run(self, field: Field, x: jax.Array, keys: jax.Array, grid: np.ndarray) -> tuple[jax.Array, jax.Array]:

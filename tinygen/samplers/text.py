@@ -20,12 +20,12 @@ from tinygen.media.preview import Preview
 from tinygen.media.text import PROMPT_ENDS
 from tinygen.samplers import logits as filters
 
-SHOWN = 64  # tokens at most, of the prompts of previews
-MOST = 2**20  # new tokens; more is a slip
+SHOWN = 64  # maximum tokens of the prompts in previews
+MOST = 2**20  # maximum new tokens
 
 
 class Writing(NamedTuple):
-    """B documents that are being written.
+    """The state of B growing documents.
 
     cache: the model's memory of what it has read
     logits: [B, V], of the next token
@@ -85,8 +85,8 @@ class Generating:
     def begin(self, model: Any, prompt: jax.Array, prompt_mask: jax.Array, keys: jax.Array) -> Writing:
         """The state after reading E and the prompts int32 [B, P], right-padded: prompt_mask, bool [B, P], is False in the padding.
 
-        Of a prompt that does not fit, learned positions read the last half context, and rotary ones all, whose first tokens the last
-        no longer sees.
+        If a prompt does not fit, models with learned positions read its last half context; those with rotary ones read all of it, and
+        the last token no longer attends to the first.
         """
         B, P = prompt.shape
         tokens = jnp.concatenate([jnp.full((B, 1), self.end, jnp.int32), jnp.where(prompt_mask, prompt, self.end)], 1)
@@ -99,8 +99,8 @@ class Generating:
             window, length = self._fitting(tokens, length)
             tokens = window
         cache, logits = self._read(model, tokens, length)
-        nought = jnp.zeros((), jnp.int32)
-        return Writing(cache, logits, jnp.zeros(B, bool), length, window, seen, nought, keys)
+        zero = jnp.zeros((), jnp.int32)
+        return Writing(cache, logits, jnp.zeros(B, bool), length, window, seen, zero, keys)
 
     def more(self, model: Any, state: Writing, num: int) -> tuple[Writing, jax.Array]:
         """(the state after, the next `num` tokens int32 [B, num]), E after a document's end. Once all have ended nothing is computed."""
@@ -131,8 +131,8 @@ class Generating:
         return self.more(model, self.begin(model, given["prompt"], given["prompt_mask"], keys), self.new_tokens)[1], None
 
     def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
-        """`samples`: documents from their beginning; `continuations`: of the first tokens of the batch's windows, as far as these are of
-        one document.
+        """`samples`: documents from their beginning; `continuations`: what follows the first tokens of the batch's windows, up to the
+        end of their first document.
         """
         P = min(SHOWN, max(1, self.length // 2))
         tokens, segment = batch["tokens"], batch["segment"]

@@ -1,4 +1,4 @@
-"""Times from noise, exactly 1, to data, exactly 0, as flow matching's samplers step through them: one table."""
+"""Time grids of flow matching's samplers, from exactly 1 (noise) to exactly 0 (data), by name."""
 
 import math
 from collections.abc import Callable
