@@ -127,7 +127,7 @@ def draw(saved: Any) -> Any:
     from tinygen.sampling import draw as drawing
 
     parts = build.parts(saved.config, saved.codec)
-    return drawing.draw(weights.load(saved, parts, ema=True), parts, saved.codec.encode(SAMPLES["num"]), **SAMPLES)
+    return drawing.counted(weights.load(saved, parts, ema=True), parts, saved.codec.encode(SAMPLES["num"]), **SAMPLES)[0]
 
 
 if __name__ == "__main__":

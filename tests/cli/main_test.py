@@ -242,8 +242,7 @@ def test_check_is_called_with_the_overridden_recipe_and_the_workdir(called, reci
 
 def test_sample_passes_on_only_the_settings_that_were_given(called):
     module, (ckpt, request, drawing), _ = called("sample", "--ckpt=run", "--labels=3,striped", "--nfe=8", "--noema", "--num", "5")
-    assert (module, ckpt) == ("sample", "run")
-    assert request.labels == ["3", "striped"]
+    assert (module, ckpt, request.labels) == ("sample", "run", ["3", "striped"])
     assert drawing.settings == {"nfe": 8}
     assert (drawing.num, drawing.ema, drawing.step, drawing.seed) == (5, False, None, 0)
 

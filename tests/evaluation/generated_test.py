@@ -55,7 +55,7 @@ def test_another_seed_gives_other_samples(model):
 
 def test_they_are_those_of_tinygen_sample(model):
     parts, weights = model
-    x = draw.draw(weights, parts, parts.codec.encode(20), num=20, seed=3, batch_size=8)
+    x, _ = draw.counted(weights, parts, parts.codec.encode(20), num=20, seed=3, batch_size=8)
     np.testing.assert_array_equal(pictures(model, 20), parts.codec.medium.decode(x))
 
 

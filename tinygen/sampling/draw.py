@@ -17,17 +17,13 @@ Conditions = Mapping[str, jax.Array]
 BATCH = 64  # samples drawn together by default
 
 
-def draw(
-    weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
-) -> np.ndarray:
-    """Samples [num, ...] in the model's domain. Sample i depends on the seed and i, not on the batch size or the devices."""
-    return counted(weights, parts, cond, num=num, seed=seed, batch_size=batch_size, negative=negative)[0]
-
-
 def counted(
     weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, *, num: int, seed: int, batch_size: int, negative: Batch | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """(samples as from `draw`, network evaluations of each [num], or None if the objective does not count them)."""
+    """(samples [num, ...] in the model's domain, network evaluations of each [num], or None if the objective does not count them).
+
+    Sample i depends on the seed and i, not on the batch size or the devices.
+    """
     size = parts.layout.padded(min(batch_size, num))
     parted = drawn(weights, parts, cond, num=num, seed=seed, size=size, negative=negative)
     shown = track(parted, description="sampling", total=-(-num // size), transient=True, disable=not processes.leads())
