@@ -73,7 +73,7 @@ def _sampler(values: flags.FlagValues) -> None:
     flags.DEFINE_float("guidance", None, "Guidance weight; 1 is off. Default: the recipe's.", flag_values=values)
     text, real = functools.partial(flags.DEFINE_string, flag_values=values), functools.partial(flags.DEFINE_float, flag_values=values)
     samplers = ", ".join(SAMPLERS)
-    text("sampler", None, f"Sampler: {samplers}; average takes an average velocity. Default: the recipe's.")
+    text("sampler", None, f"Sampler: {samplers}; average only for MeanFlow. Default: the recipe's.")
     text("time_grid", None, "Time steps, except for dopri5: uniform, logit_normal or shifted. Default: the recipe's.")
     real("shift", None, "Shift of --time_grid=shifted; larger values put more steps near noise. Default: the recipe's.")
     real("tolerance", None, "Error tolerance per step of --sampler=dopri5. Default: the recipe's.")
