@@ -25,8 +25,7 @@ from tinygen.media import image
 from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
 from tinygen.training import cadence
-from tinygen.workdir import lock
-from tinygen.workdir import manifest as rundir
+from tinygen.workdir import lock, manifest
 from tinygen.workdir.files import folder
 
 STOP = 20
@@ -163,7 +162,7 @@ def test_zero_turns_previews_evaluations_and_regular_checkpoints_off(curve, tmp_
     assert steps_in(tmp_path / "run") == [6]  # the last step is always saved
 
 
-def test_a_run_goes_on_to_a_later_end_and_a_finished_one_is_left_alone(curve, tmp_path, metrics_of):
+def test_a_run_is_extended_to_a_later_end_and_a_finished_one_is_left_alone(curve, tmp_path, metrics_of):
     workdir = tmp_path / "run"
     for steps, again in ((4, 6), (6, 6)):
         train.main(curve(train=dict(steps=steps, log_every=1)), str(workdir))
@@ -175,7 +174,7 @@ def test_a_run_goes_on_to_a_later_end_and_a_finished_one_is_left_alone(curve, tm
     assert steps_in(workdir) == [4, 6]
 
 
-def test_lines_past_the_checkpoint_a_run_goes_on_from_are_dropped(curve, tmp_path, metrics_of):
+def test_lines_after_the_checkpoint_from_which_a_run_resumes_are_dropped(curve, tmp_path, metrics_of):
     workdir = tmp_path / "run"
     train.main(curve(train=dict(steps=4, log_every=1)), str(workdir))
     expected = metrics_of(workdir)
@@ -221,7 +220,7 @@ def test_a_workdir_whose_run_never_began_takes_other_data(curve, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     source = build.data_source(curve())
-    rundir.describe_run(folder(workdir), source.codec, rundir.make_manifest("other data", 1, 1))
+    manifest.describe_run(folder(workdir), source.codec, manifest.make_manifest("other data", 1, 1))
     assert train.main(curve(train=dict(steps=2)), str(workdir)) == 0
     assert json.loads((workdir / "manifest.json").read_text())["data_fingerprint"] == source.fingerprint
 
@@ -257,7 +256,7 @@ def test_a_ctrl_c_here_after_one_elsewhere_does_not_leave_at_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_told_to_stop_saves_leaves_with_143_and_can_be_followed(tiny, tmp_path, metrics_of):
+def test_a_process_asked_to_stop_saves_exits_with_143_and_can_be_resumed(tiny, tmp_path, metrics_of):
     config, workdir = tiny(train=dict(steps=1_000_000, log_every=1)), tmp_path / "run"
     recipe = tmp_path / "recipe.py"
     recipe.write_text(f"from tinygen.config import base\n\ndef get_config(variant=''):\n    return base(**{config.to_dict()!r})\n")

@@ -1,11 +1,11 @@
-"""How many images a second Inception-v3 makes features of on this machine, beside pytorch-fid's.
+"""Throughput of Inception-v3 features in images per second, compared with pytorch-fid.
 
     python scripts/bench/bench_features.py [--batch_size=8,16,32] [--images=32] [--rounds=6] [--peer=PYTHON]
 
-All have random weights and noise that is 299x299 already: what is timed is the network alone. They take turns of `--images`
-images, ours at each batch size and pytorch-fid's InceptionV3 (`--peer`, an interpreter that has torch, torchvision and
-pytorch-fid; it runs `bench_features_peer.py`), in an order that turns round every time. A busy machine disturbs all of them, but
-gives smaller numbers to all: the ratio is the median of the rounds' own.
+Only the networks are timed: weights are random, and the images are noise of 299x299. Contestants process `--images` images in turn,
+in an order that is reversed every round: tinygen at each batch size, and pytorch-fid's InceptionV3 (`--peer`, an interpreter that
+has torch, torchvision and pytorch-fid; it runs `bench_features_peer.py`). A busy machine slows all of them down; the reported ratio
+is the median of the rounds' ratios.
 """
 
 import argparse
@@ -30,8 +30,8 @@ WORKER = Path(__file__).resolve().with_name("bench_features_peer.py")
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures how many images a second Inception-v3 makes features of.")
     parser.add_argument("--batch_size", type=lambda text: [int(size) for size in text.split(",")], default=[8, 16, 32], metavar="B,...")
-    parser.add_argument("--images", type=int, default=32, metavar="N", help="of a turn (32)")
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="turns of each (6)")
+    parser.add_argument("--images", type=int, default=32, metavar="N", help="images per turn (32)")
+    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="turns per contestant (6)")
     parser.add_argument("--peer", default="", metavar="PYTHON", help="an interpreter that has torch, torchvision and pytorch-fid")
     arguments = parser.parse_args(argv)
     print(f"others use {machine.busy_share():.0%} of this machine's processors")

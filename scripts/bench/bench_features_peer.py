@@ -1,4 +1,4 @@
-"""The other side of `bench_features.py --peer`: pytorch-fid's InceptionV3 on the CPU, with the weights that it begins with.
+"""The other side of `bench_features.py --peer`: pytorch-fid's InceptionV3 on the CPU, with its initial weights.
 
 It runs under an interpreter that has torch, torchvision and pytorch-fid, and speaks the lines of `benchmarks.worker`.
 """

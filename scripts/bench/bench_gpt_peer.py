@@ -1,7 +1,7 @@
-"""The other side of `bench_gpt.py step --peer`: a training step of GPT-2's network in PyTorch, on the CPU.
+"""The peer of `bench_gpt.py step --peer`: a training step of GPT-2's network in PyTorch, on the CPU.
 
-It runs under an interpreter that has torch, and speaks the lines of `benchmarks.worker`. Pre-norm blocks, learned positions, GELU,
-PyTorch's own attention, the output layer tied to the embedding; AdamW, the global norm clipped at 1. `--mode` as of `bench_peer.py`.
+It runs under an interpreter that has torch, and communicates through `benchmarks.worker`. Pre-norm blocks, learned positions, GELU,
+PyTorch's own attention, the output layer tied to the embedding; AdamW, the global norm clipped at 1. For `--mode` see `bench_peer.py`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The other side of `bench.py --peer`: the same DiT's work in PyTorch, with diffusers' DiTTransformer2DModel, on the CPU.
+"""The peer of `bench.py --peer`: the same DiT in PyTorch, with diffusers' DiTTransformer2DModel, on the CPU.
 
-It runs under an interpreter that has torch and diffusers, and speaks the lines of `benchmarks.worker`.
+It runs under an interpreter that has torch and diffusers, and communicates through `benchmarks.worker`.
 
 `--work=step`: rectified flow on one batch of noise, AdamW, the global norm clipped at 1, an average of the weights. `--work=sampling`:
 a batch of samples by Euler's method, without gradients. `--mode`: eager, or compile (torch.compile); bf16 and compile_bf16 under
@@ -97,7 +97,7 @@ def forward(torch: Any, model: Any, options: argparse.Namespace) -> Callable[...
 
 
 def batch(torch: Any, options: argparse.Namespace) -> tuple[Any, Any]:
-    """Images in [-1, 1] and labels: always the same."""
+    """A fixed batch of images in [-1, 1] and labels."""
     images = 2 * torch.rand(options.batch_size, options.channels, options.size, options.size) - 1
     return images, torch.randint(0, options.classes, (options.batch_size,))
 

@@ -1,9 +1,9 @@
-"""What scores take beside their network: time and error of the Fréchet distance, memory of features that are streamed.
+"""The cost of scores apart from the network: time and error of the Fréchet distance, memory of streamed features.
 
     python scripts/bench/bench_scores.py [--dim=2048] [--num=50000]
 
-Goals: a distance over 2,048 features in 15 s on two cores and within 1e-8 of SciPy's matrix root; mean and covariance of 50,000 x 2,048
-features, which lie on the disk, within 1 GB.
+Goals: a distance over 2,048 features in 15 s on two cores, within 1e-8 of SciPy's matrix square root; mean and covariance of
+50,000 x 2,048 features on disk within 1 GB of memory.
 """
 
 import argparse
@@ -27,12 +27,12 @@ WRITTEN = 1000  # rows at once
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dim", type=int, default=2048, help="features a picture")
-    parser.add_argument("--num", type=int, default=50_000, help="pictures whose features are streamed")
+    parser.add_argument("--dim", type=int, default=2048, help="features per image")
+    parser.add_argument("--num", type=int, default=50_000, help="images whose features are streamed")
     arguments = parser.parse_args(argv)
     seconds, error = distance(arguments.dim)
-    print(f"Fréchet distance over {arguments.dim:,} features: {seconds:.2f} s, {error:.1e} relative to SciPy's matrix root")
-    print(f"moments of {arguments.num:,} x {arguments.dim:,} features: {streamed(arguments.num, arguments.dim) / 2**20:.0f} MiB at most")
+    print(f"Fréchet distance over {arguments.dim:,} features: {seconds:.2f} s, {error:.1e} relative to SciPy's matrix square root")
+    print(f"moments of {arguments.num:,} x {arguments.dim:,} features: {streamed(arguments.num, arguments.dim) / 2**20:.0f} MiB peak")
     return 0
 
 

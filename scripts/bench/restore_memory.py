@@ -1,11 +1,11 @@
-"""What restoring a checkpoint takes in memory, beside the state itself.
+"""Peak memory of restoring a checkpoint, relative to the size of the state.
 
     python scripts/bench/restore_memory.py [--config=dit_faces_80m] [--saved=1] [--restored=8]
 
-One process saves the recipe's state, filled with noise (zeros would not be stored at all), from a mesh of `saved` devices
-(fsdp, on a CPU's cores); a fresh one restores it onto `restored` devices. The peak is the kernel's own (VmHWM, which
-/proc/self/clear_refs sets back to the memory in use), less what was resident before: the program and its libraries. No data are
-needed. Goal: at most 1.3 times the bytes of parameters, average and moments. Linux only.
+One process saves the recipe's state, filled with noise (zeros would not be stored at all), from a mesh of `saved` fake devices
+(fsdp); another restores it onto `restored` devices. The peak is the kernel's own (VmHWM, reset through /proc/self/clear_refs),
+minus the memory that was resident before: the program and its libraries. No data are needed. Goal: at most 1.3 times the bytes of
+parameters, average and moments. Linux only.
 """
 
 import argparse
@@ -28,9 +28,9 @@ GOAL = 1.3
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures the memory of a restore.")
     parser.add_argument("--config", default=str(REPOSITORY / "configs" / "dit_faces_80m.py"), metavar="PATH[:VARIANT]", help="recipe")
-    parser.add_argument("--saved", type=int, default=1, metavar="N", help="devices that the state is saved from")
-    parser.add_argument("--restored", type=int, default=1, metavar="M", help="devices that it is restored onto")
-    parser.add_argument("--shape", default="64,64,3", metavar="H,W,C", help="of an example")
+    parser.add_argument("--saved", type=int, default=1, metavar="N", help="devices to save from")
+    parser.add_argument("--restored", type=int, default=1, metavar="M", help="devices to restore onto")
+    parser.add_argument("--shape", default="64,64,3", metavar="H,W,C", help="shape of an example")
     parser.add_argument("--phase", choices=("save", "restore"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -68,7 +68,7 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
 
 
 def save(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.Namespace) -> None:
-    """Saves the state, every leaf of floats noise of its own."""
+    """Saves the state with noise in every floating-point leaf."""
     config, codec, abstract, shardings = prepared(recipe, shape)
     import jax
     import numpy as np
@@ -90,7 +90,7 @@ def save(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.N
 
 
 def restore(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.Namespace) -> None:
-    """Restores it and prints the peak."""
+    """Restores the state and prints the peak."""
     _, _, abstract, shardings = prepared(recipe, shape)
     import jax
     from etils import epath
@@ -116,7 +116,7 @@ def size_of(state: Any) -> int:
 
 
 def memory(field: str, from_here: bool = False) -> int:
-    """Bytes of a field of /proc/self/status; `from_here` sets the peak back to what is in use."""
+    """Bytes of a field of /proc/self/status; `from_here` resets the peak to the memory in use."""
     if from_here:
         Path("/proc/self/clear_refs").write_text("5")
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

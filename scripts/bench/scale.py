@@ -1,14 +1,14 @@
-"""Whether a run is the same on every layout of devices: its losses, its batches, its checkpoints.
+"""Checks that a run has the same losses, batches and checkpoints on every layout of devices.
 
     python scripts/bench/scale.py [--recipes dit_pixel_faces:smoke fsdp_sine] [--steps=50] [--folder=DIR]
 
-Every recipe is trained for 50 steps in float32 on each layout below, as `tinygen train` in processes of its own on fake CPU devices
-(XLA's --xla_force_host_platform_device_count), and its losses are compared with those on one device. Then each of the
-checkpoints that this leaves is restored on each of the layouts: every array must come back bit for bit, the batch that follows
-must be the same rows, and the loss of the next step as on one device. Goals: relative differences of at most 1e-5.
+Every recipe is trained for 50 steps in float32 on each layout below, by `tinygen train` on fake CPU devices (XLA's
+--xla_force_host_platform_device_count), and its losses are compared with those on one device. Then each of the resulting
+checkpoints is restored on each layout: every array must be restored bit for bit, the next batch must have the same rows, and the next
+step the same loss as on one device. Goals: relative differences of at most 1e-5.
 
-Takes about twelve minutes a recipe on two cores. Ends with status 1 if a goal is missed. --folder keeps the runs, and goes on from those
-that are already there.
+Takes about twelve minutes per recipe on two cores. Exits with status 1 if a goal is missed. --folder keeps the runs, and reuses those
+that it already has.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main;
 
 
 class Place(NamedTuple):
-    """A mesh, over so many processes."""
+    """A mesh and its number of processes."""
 
     data: int
     fsdp: int
@@ -68,10 +68,10 @@ def main(argv: list[str] | None = None) -> int:
         default=list(PLACES),
         choices=PLACES,
         metavar="NAME",
-        help="some of the layouts; the others are compared with the first",
+        help="layouts to run; the first is the reference",
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the runs are kept")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to keep the runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     parser.add_argument("--worker", nargs=3, metavar=("FOLDER", "PLACE", "DISTRIBUTED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
@@ -118,7 +118,7 @@ def measure(recipe: str, places: list[str], steps: int, folder: Path) -> dict[st
 
 
 def together(command: list[str], place: Place, flag: str) -> None:
-    """Runs a command in as many processes as the place has, the word that joins them appended; exits with what they say if one fails."""
+    """Runs a command in as many processes as the place has, the word that joins them appended; exits with their output if one fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

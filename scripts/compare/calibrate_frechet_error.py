@@ -1,4 +1,4 @@
-"""How the standard error that stands beside a Fréchet distance compares with the true one, in cases where that can be measured.
+"""Compares the reported standard error of a Fréchet distance with the true one, in cases where that can be measured.
 
     python scripts/compare/calibrate_frechet_error.py [--repetitions=400] [--errors=100] [--seed=0]
 
@@ -44,8 +44,8 @@ CASES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=400, help="independent draws that the true error is of")
-    parser.add_argument("--errors", type=int, default=100, help="draws of these that an error is estimated from")
+    parser.add_argument("--repetitions", type=int, default=400, help="independent draws for the true error")
+    parser.add_argument("--errors", type=int, default=100, help="draws from which an error is estimated")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     print("| features | samples | reference | distribution | variances | shift, scale | true error | estimated | ratio |")
@@ -88,7 +88,7 @@ def variances(case: Case) -> np.ndarray:
 
 
 def drawn(kind: str, num: int, dim: int, random: np.random.Generator) -> np.ndarray:
-    """Rows [num, dim]; of mean 0 and variance 1 but for the classes, whose first ten features tell them apart."""
+    """Rows [num, dim] with mean 0 and variance 1, except that the first ten features distinguish the classes."""
     rows = random.normal(size=(num, dim))
     if kind == "rectified":
         return (np.maximum(rows, 0) - 1 / np.sqrt(2 * np.pi)) / np.sqrt(0.5 - 0.5 / np.pi)

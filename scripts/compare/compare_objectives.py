@@ -1,25 +1,25 @@
-"""Objectives side by side at few and many network evaluations: the same budget of training, one picture, scores.
+"""Compares objectives at few and many network evaluations, after the same training budget: one picture, and scores.
 
     python scripts/compare/compare_objectives.py --out=runs/objectives --minutes=30 --features=runs/classify_digits
     python scripts/compare/compare_objectives.py --out=runs/objectives --steps=3000 \\
         --arm flow=convnext_mnist_fm --arm improved_meanflow=convnext_mnist_imf \\
         --sampling flow:sampler=euler --sampling flow:sampler=heun,guidance=2
 
-An arm is a recipe, trained once: on the same time (--minutes: a short run tells first how many steps that is, so the machine should be
-idle), on the same number of steps (--steps), or as its recipe has it. With a budget the learning rate's schedule ends where that does.
-Seconds are those of training alone, by metrics.jsonl: evaluations, pictures and compilation come on top.
+An arm is a recipe, trained once: for the same time (--minutes; a short run first measures the number of steps, so the machine should be
+idle), for the same number of steps (--steps), or as its recipe says. With a budget the learning-rate schedule ends with it. Seconds
+are training time from metrics.jsonl, without evaluations, previews and compilation.
 
-A row of the picture is an arm as its recipe samples, or with settings in place of the recipe's (--sampling, as often as wanted: each adds
-a row). A column is what a sample may cost (--nfe). All cells begin from the same noise and have the same classes, a row of samples each.
-Beneath are, of --samples each,
+Each row of the picture is an arm, sampled as its recipe says or with other settings (--sampling, repeatable: each adds a row). Each
+column is a number of network evaluations (--nfe). All cells start from the same noise and have the same classes, one row of samples
+each. Below each cell, for --samples samples:
 
-    accuracy  share that a judge of digits reads as what was asked for
-    spread    how much they vary within a class, beside real ones
-    distance  from the nearest training image, beside that of real ones not trained on
+    accuracy  share that a classifier reads as the requested digit
+    spread    variation within a class, relative to real digits
+    distance  to the nearest training image, relative to that of held-out real digits
 
-as scripts/compare/score_digits.py has them, where the data are digits, and with --features the Fréchet distance of --num samples
-(`tinygen eval-fid`). DIR/objectives.png is the picture, DIR/objectives.json has all numbers, a table is printed.
-What is finished is not done again: an interrupted call goes on.
+as defined in scripts/compare/score_digits.py, if the data are digits, and with --features the Fréchet distance of --num samples
+(`tinygen eval-fid`). The picture is DIR/objectives.png, all numbers are in DIR/objectives.json, and a table is printed.
+Finished work is not repeated: an interrupted call can be resumed.
 """
 
 import argparse
@@ -44,25 +44,29 @@ ARMS = (
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Trains objectives on the same budget and shows what each samples at few evaluations.")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the runs live, the picture and the numbers")
-    parser.add_argument("--arm", action="append", metavar="NAME=RECIPE", help=f"what is trained; default: {' '.join(ARMS)}")
+    parser = argparse.ArgumentParser(
+        description="Trains objectives on the same budget and compares their samples at few network evaluations."
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the runs, the picture and the numbers")
+    parser.add_argument("--arm", action="append", metavar="NAME=RECIPE", help=f"an arm; default: {' '.join(ARMS)}")
     parser.add_argument(
         "--sampling",
         action="append",
         default=[],
         metavar="NAME:KEY=VALUE[,KEY=VALUE]",
-        help="a row of that arm with settings of its own; NAME: is its recipe's",
+        help="a row of that arm with other settings; NAME: alone is the recipe's",
     )
-    parser.add_argument("--nfe", default="1,2,4,16,50", help="network evaluations a sample, guidance's included (1,2,4,16,50)")
+    parser.add_argument("--nfe", default="1,2,4,16,50", help="network evaluations per sample, including guidance (1,2,4,16,50)")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--minutes", type=float, help="of training, of each arm")
-    budget.add_argument("--steps", type=int, help="of training, of each arm")
-    parser.add_argument("--seed", type=int, default=0, help="of the trainings (0)")
-    parser.add_argument("--samples", type=int, default=500, help="samples of a cell that are judged, and the first ones shown (500)")
-    parser.add_argument("--features", help="of eval-fid: efflite0, inception or the workdir of a classifier; without, no distance is taken")
-    parser.add_argument("--num", type=int, default=1000, help="samples a Fréchet distance is taken over (1000)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of all recipes: train.eval_every=0")
+    budget.add_argument("--minutes", type=float, help="training time per arm")
+    budget.add_argument("--steps", type=int, help="training steps per arm")
+    parser.add_argument("--seed", type=int, default=0, help="training seed (0)")
+    parser.add_argument("--samples", type=int, default=500, help="samples per cell, of which the first are shown (500)")
+    parser.add_argument(
+        "--features", help="features for eval-fid: efflite0, inception or the workdir of a classifier; default: no distance"
+    )
+    parser.add_argument("--num", type=int, default=1000, help="samples per Fréchet distance (1000)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of all recipes: train.eval_every=0")
     return parser.parse_args(argv)
 
 
@@ -84,24 +88,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def nfes_of(text: str) -> list[int]:
-    """Numbers of evaluations, each once. Raises UserError for what is none."""
+    """Numbers of evaluations, each once. Raises UserError for invalid numbers."""
     try:
         nfes = list(dict.fromkeys(int(word) for word in text.split(",")))
     except ValueError:
         nfes = [0]
     if min(nfes) < 1:
-        raise UserError(f"--nfe={text}: write whole numbers from 1 on, with commas between them")
+        raise UserError(f"--nfe={text}: give whole numbers from 1, separated by commas")
     return nfes
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raises UserError for numbers that do not do, a folder that cannot be made and features that are not there."""
+    """Raises UserError for invalid numbers, a folder that cannot be created, and missing features."""
     for name, value in {"minutes": given.minutes, "steps": given.steps}.items():
         if value is not None and not 0 < value < 1e9:
             raise UserError(f"--{name}={value} must be positive")
     for name, value in {"samples": given.samples, "num": given.num}.items():
         if value < 2:
-            raise UserError(f"--{name}={value}: take two samples or more")
+            raise UserError(f"--{name}={value}: at least two samples are needed")
     try:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -110,21 +114,21 @@ def check(given: argparse.Namespace) -> None:
 
 
 def judge_of(config: Config, num: int) -> Any:
-    """Who reads digits, or None, which is said, where none can."""
+    """The classifier of digits; None, with a message, for data without labelled digits."""
     data, classes = config.data.name, score_digits.NUM_CLASSES
     if data not in score_digits.SIZES or not config.data.label:
         runs.say(
-            f"{data}{'' if config.data.get('label', True) else ' without labels'}: the judge reads labelled digits; accuracy, spread and "
-            "distance are left out"
+            f"{data}{'' if config.data.get('label', True) else ' without labels'}: not labelled digits, so accuracy, "
+            "spread and distance are omitted"
         )
         return None
     if num < 2 * classes:
-        raise UserError(f"--samples={num}: the judge wants two of each class or more, {2 * classes}")
+        raise UserError(f"--samples={num}: at least two samples per class are needed, {2 * classes}")
     return score_digits.judge_of(data)
 
 
 def trained(arm: plan.Arm, given: argparse.Namespace) -> dict[str, Any]:
-    """What an arm's training cost and came to."""
+    """The cost and the losses of an arm's training."""
     folder, settings, steps = given.out / arm.name, [f"--config.{each}" for each in given.set], given.steps
     if given.minutes:
         steps = runs.steps_within(given.minutes, arm.recipe, folder / "rate", given.seed, settings)
@@ -140,7 +144,7 @@ def trained(arm: plan.Arm, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def cell(row: plan.Row, nfe: int, given: argparse.Namespace, judge: Any) -> dict[str, Any]:
-    """The numbers of a cell, and where its samples are; or why there are none."""
+    """The numbers of a cell and the folder of its samples; or why it cannot be sampled."""
     if row.faults[nfe]:
         return {"asked": nfe, "impossible": row.faults[nfe]}
     place = given.out / row.arm.name / f"seed{given.seed}"
@@ -151,7 +155,7 @@ def cell(row: plan.Row, nfe: int, given: argparse.Namespace, judge: Any) -> dict
     if judge is not None:
         found |= cells.judged(folder, row.arm.config.data.name, judge)
     if given.features:
-        protocol = {name: record.get(name) for name in DENOISING}  # in which a score that is there already must be like these samples
+        protocol = {name: record.get(name) for name in DENOISING}  # an existing score must have been taken with these settings
         found |= runs.distances(place / "0", given.features, given.num, settings, **protocol)
     return found
 
@@ -160,13 +164,13 @@ def show(
     given: argparse.Namespace, facts: dict[str, dict[str, Any]], rows: Sequence[plan.Row], results: Sequence[Sequence[dict[str, Any]]]
 ) -> None:
     """Prints two tables, writes the numbers and the picture."""
-    told = {name: getattr(given, name) for name in ("seed", "minutes", "steps", "samples", "features", "num")}
+    settings = {name: getattr(given, name) for name in ("seed", "minutes", "steps", "samples", "features", "num")}
     numbers = [{"arm": row.arm.name, "settings": row.settings, "cells": own} for row, own in zip(rows, results, strict=True)]
-    (given.out / "objectives.json").write_text(json.dumps({**told, "arms": facts, "rows": numbers}, indent=1) + "\n", "utf-8")
+    (given.out / "objectives.json").write_text(json.dumps({**settings, "arms": facts, "rows": numbers}, indent=1) + "\n", "utf-8")
     taken = [(row.name, each) for row, own in zip(rows, results, strict=True) for each in own]
     print(runs.table([(name, without(each, "recipe", "workdir")) for name, each in facts.items()]), end="\n\n")
     print(runs.table([(name, without(each, "samples", "impossible")) for name, each in taken]), end="\n\n")
-    title = [rows[0].arm.config.data.name, f"{given.samples:,} samples a cell are judged"]
+    title = [rows[0].arm.config.data.name, f"{given.samples:,} samples per cell"]
     if given.minutes or given.steps:
         title.insert(1, f"{f'{given.minutes:g} minutes' if given.minutes else f'{given.steps:,} steps'} of training each")
     if given.features:
@@ -181,7 +185,7 @@ def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def about(facts: dict[str, Any]) -> list[str]:
-    """What the picture says of a training."""
+    """The lines about a training in the picture."""
     seconds = facts["seconds"]
     lines = [f"{facts['steps']:,.0f} steps, {f'{seconds:.0f} s' if seconds < 100 else f'{seconds / 60:.0f} min'}"]
     lines += [f"{facts['parameters'] / 1e6:.2f}M parameters"]

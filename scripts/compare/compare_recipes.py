@@ -1,4 +1,4 @@
-"""Recipes side by side, over seeds: what each costs and how well it does, with the spread that another seed makes.
+"""Compares recipes over several seeds: their cost and their quality, with the spread between seeds.
 
     python scripts/compare/compare_recipes.py --out=runs/masking --features=runs/classify_digits \\
         --arm masked=microdit_digits,microdit_digits:unmasked --arm dense=microdit_digits:dense
@@ -6,24 +6,24 @@
         --arm moe=microdit_digits:dense+moe --arm dense=microdit_digits:dense
     python scripts/compare/compare_recipes.py --out=runs/questions --sweep=convnext_mnist_imf --only=lr,batch --seeds=0
 
-An arm is one recipe, or several with commas between them: each stage begins with the averaged weights of the one before. For every
-seed all arms are trained in turn, the order turning round with each seed, then the last stage's held-out loss is taken
-(`tinygen eval`) and, with --features, the Fréchet distance of its samples (`tinygen eval-fid`). It ends with a table:
+An arm is a recipe, or several separated by commas: each stage starts from the averaged weights of the previous one. For each seed
+all arms are trained in turn, in an order that is reversed every seed; then the held-out loss of the last stage is computed (`tinygen
+eval`) and, with --features, the Fréchet distance of its samples (`tinygen eval-fid`). The resulting table has
 
     steps          optimizer steps of all stages
-    seconds        what they took: the sum of steps / rate over the lines of metrics.jsonl, evaluations and pictures apart. Mean over the
-                   seeds
-    loss           held-out loss of the averaged weights; mean ± standard deviation over the seeds, and each
-    raw_loss       likewise, where an objective has it: the loss without the weights of examples. Weights change the scale of `loss`: with
-                   MeanFlow's it is about 1 whatever the model does, so compare these two, or scores
-    velocity_loss  likewise: flow matching's loss of what MeanFlow learns, u(z, t, t), which compares it with flow matching
-    fd_...         likewise, where features were given
+    seconds        training time, without evaluations and previews: the sum of steps / rate over the lines of metrics.jsonl. Mean over
+                   the seeds
+    loss           held-out loss of the averaged weights: mean ± standard deviation over the seeds, and each value
+    raw_loss       likewise, if the objective has it: the loss without weights of examples. Weights change the scale of `loss`: MeanFlow's
+                   is about 1 whatever the model does, so compare raw losses or scores
+    velocity_loss  likewise: flow matching's loss of MeanFlow's u(z, t, t), for comparison with flow matching
+    fd_...         likewise, with --features
 
-`--sweep` takes the arms from a recipe's own questions: the recipe as it is ("recipe"), and one for each entry of its function sweep(),
-which changes a key or two; `--only=lr,batch` takes those whose names begin so.
+`--sweep` takes the arms from a recipe's function sweep(): the recipe itself ("recipe") and one arm per entry, which changes a key or two.
+`--only=lr,batch` selects the entries whose names start with these.
 
-Runs that are finished are not repeated: an interrupted call goes on, and more seeds or another arm can be added later.
-`--set KEY=VALUE` changes a key of all recipes; an entry of a sweep has the last word.
+Finished runs are not repeated: an interrupted call can be resumed, and more seeds or arms can be added later.
+`--set KEY=VALUE` overrides a key of all recipes; entries of a sweep take precedence.
 """
 
 import argparse
@@ -41,14 +41,14 @@ from tinygen.errors import UserError, unknown
 
 
 class Arm(NamedTuple):
-    """What is compared: recipes that are trained one after another, and overrides of all of them."""
+    """Recipes that are trained one after another, and overrides for all of them."""
 
     stages: list[str]
     settings: list[str]
 
 
 def asked(recipe: str, only: str) -> dict[str, Arm]:
-    """A recipe and what its sweep() asks. only: beginnings of the names wanted, separated by commas; "" = all"""
+    """The arms of a recipe and its sweep(). only: prefixes of the entries to use, separated by commas; "" = all"""
     own, entries, starts = config_lib.load(recipe), config_lib.sweep(recipe), only.strip(",").split(",")
     for start in starts:
         if entries and not any(name.startswith(start) for name in entries):
@@ -68,7 +68,7 @@ def named(words: Sequence[str]) -> dict[str, Arm]:
     for word in words:
         name, _, stages = word.partition("=")
         if not name or not stages or name in arms:
-            raise UserError(f"--arm={word}: write NAME=RECIPE[,RECIPE ...], each with a name of its own")
+            raise UserError(f"--arm={word}: write NAME=RECIPE[,RECIPE ...], each with its own name")
         arms[name] = Arm(stages.split(","), [])
     if len(arms) < 2:
         raise UserError("give --arm twice or more, or --sweep")
@@ -76,11 +76,11 @@ def named(words: Sequence[str]) -> dict[str, Arm]:
 
 
 def summary(measured: dict[str, list[dict[str, float]]]) -> str:
-    """The table. measured: arm -> what each seed gave"""
-    return runs.table([(arm, {name: _told(name, [each[name] for each in seeds]) for name in seeds[0]}) for arm, seeds in measured.items()])
+    """The table. measured: arm -> the numbers of each seed"""
+    return runs.table([(arm, {name: _shown(name, [each[name] for each in seeds]) for name in seeds[0]}) for arm, seeds in measured.items()])
 
 
-def _told(name: str, values: Sequence[float]) -> str:
+def _shown(name: str, values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
     if name in ("steps", "seconds"):
         return f"{mean:.0f}"
@@ -90,16 +90,18 @@ def _told(name: str, values: Sequence[float]) -> str:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Trains and judges recipes side by side, over seeds.")
+    parser = argparse.ArgumentParser(description="Trains and compares recipes over several seeds.")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--arm", action="append", metavar="NAME=RECIPE[,RECIPE ...]", help="what is compared; twice or more")
-    what.add_argument("--sweep", metavar="RECIPE", help="compare a recipe with what its function sweep() asks")
-    parser.add_argument("--only", default="", metavar="NAME[,NAME ...]", help="of the sweep: entries whose names begin so (all)")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the runs live")
-    parser.add_argument("--seeds", default="0,1,2", help="separated by commas (0,1,2)")
-    parser.add_argument("--features", help="of eval-fid: efflite0, inception or the workdir of a classifier; without, no distance is taken")
-    parser.add_argument("--num", type=int, default=4500, help="samples a distance is taken over (4500)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of all recipes: train.steps=100")
+    what.add_argument("--arm", action="append", metavar="NAME=RECIPE[,RECIPE ...]", help="an arm; give two or more")
+    what.add_argument("--sweep", metavar="RECIPE", help="compare a recipe with the entries of its function sweep()")
+    parser.add_argument("--only", default="", metavar="NAME[,NAME ...]", help="entries of the sweep whose names start with these (all)")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the runs")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds, separated by commas (0,1,2)")
+    parser.add_argument(
+        "--features", help="features for eval-fid: efflite0, inception or the workdir of a classifier; default: no distance"
+    )
+    parser.add_argument("--num", type=int, default=4500, help="samples per distance (4500)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of all recipes: train.steps=100")
     return parser.parse_args(argv)
 
 
@@ -108,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = [f"--config.{each}" for each in given.set]
     try:
         if given.only and not given.sweep:
-            raise UserError("--only chooses among the entries of a --sweep")
+            raise UserError("--only selects entries of a --sweep")
         arms = asked(given.sweep, given.only) if given.sweep else named(given.arm)
         seeds = seeds_of(given.seeds)
         measured: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
@@ -127,23 +129,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check(arms: Mapping[str, Arm], settings: Sequence[str], given: argparse.Namespace) -> None:
-    """Raises UserError, before anything is trained, for recipes, features and numbers that do not do."""
+    """Raises UserError, before any training, for invalid recipes, features and numbers."""
     for arm in arms.values():
         for recipe in arm.stages:
             config_lib.check(cli.configured(recipe, [*settings, *arm.settings])[0])
     runs.check_features(given.features)
     if given.num < 2:
-        raise UserError(f"--num={given.num}: a distance takes two samples or more")
+        raise UserError(f"--num={given.num}: a distance needs at least two samples")
 
 
 def seeds_of(text: str) -> list[int]:
-    """Raises UserError for what is none, and for one given twice, which would be one run counted twice."""
+    """Raises UserError for invalid seeds and for a seed given twice, which would be one run counted twice."""
     try:
         seeds = [int(seed) for seed in text.split(",")]
     except ValueError as error:
-        raise UserError(f"--seeds={text}: write whole numbers with commas between them") from error
+        raise UserError(f"--seeds={text}: give whole numbers, separated by commas") from error
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UserError(f"--seeds={text}: write each seed once, from 0 on")
+        raise UserError(f"--seeds={text}: give each seed once; seeds are 0 or larger")
     return seeds
 
 

@@ -1,4 +1,4 @@
-"""How much of the guidance that it is asked for an improved MeanFlow model gives, at an instant (r = t) on held-out examples.
+"""The share of the requested guidance that an improved MeanFlow model applies, for r = t on held-out examples.
 
     python scripts/compare/guidance_learnt.py --ckpt=runs/improved
 
@@ -51,7 +51,7 @@ def share(ckpt: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ckpt", required=True, help="the workdir of a run of objective improved_meanflow with labels")
-    print(f"{share(parser.parse_args().ckpt):.3f} of the guidance that is asked for")
+    print(f"{share(parser.parse_args().ckpt):.3f} of the requested guidance")
 
 
 if __name__ == "__main__":

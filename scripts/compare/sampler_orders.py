@@ -1,4 +1,4 @@
-"""How fast each sampler's error falls with its steps, where the velocity is exact: data is a mixture of two Gaussians, in one dimension.
+"""The order of each sampler, measured with an exact velocity: the data are a mixture of two Gaussians in one dimension.
 
 `python scripts/compare/sampler_orders.py` prints the errors of 32 to 512 steps in float64, and the order: how they fall in logarithms.
 `--time_grid=logit_normal` or `=shifted` takes these times from 1 to 0 in place of even ones.
@@ -25,7 +25,7 @@ START = np.linspace(-2.5, 2.5, 11)
 
 
 def velocity(z, t, xp=jnp):
-    """E[ε - x | z_t = z] of the mixture: the components' own velocities, weighted with their responsibilities."""
+    """E[ε - x | z_t = z] of the mixture: the components' own velocities, weighted by their responsibilities."""
     weight, centre, width = np.array([0.4, 0.6]), np.array([-1.0, 0.8]), np.array([0.3, 0.4])
     z, t = z[..., None], xp.asarray(t)[..., None]
     off, variance = z - (1 - t) * centre, (1 - t) ** 2 * width**2 + t**2
@@ -35,12 +35,12 @@ def velocity(z, t, xp=jnp):
 
 @functools.cache
 def truth(ends: tuple[float, float]) -> np.ndarray:
-    """Where START at ends[0] is at ends[1], by SciPy."""
+    """The positions at ends[1] of trajectories from START at ends[0], by SciPy."""
     return solve_ivp(lambda t, z: velocity(z, t, np), ends, START, method="DOP853", rtol=1e-13, atol=1e-13).y[:, -1]
 
 
 def error(sampler: str, grid: np.ndarray) -> float:
-    """The largest over all starting points, by steps through the times `grid`. Needs float64."""
+    """The largest error over all starting points, with steps through the times `grid`. Needs float64."""
     given = Given(Path(decay=1.0), stream(0, "sample"), tolerance=1e-3, most=0)  # neither noise nor adaptive steps
     found, _ = SAMPLERS[sampler].integrate(lambda z, t, r: velocity(z, t), jnp.asarray(START), grid, given)
     return float(np.abs(np.asarray(found) - truth((grid[0], grid[-1]))).max())

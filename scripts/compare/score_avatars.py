@@ -1,4 +1,4 @@
-"""Judges faces drawn from prompts: do they show the background, hair, skin and glasses that were asked for?
+"""Scores faces drawn from prompts: do they show the requested background, hair, skin and glasses?
 
     python scripts/compare/score_avatars.py --prompts-out=FILE --num=200     # prompts, one a line
     tinygen sample --prompts=FILE ... --out=DIR
@@ -70,7 +70,7 @@ _NAMED = {
 
 
 class Row(NamedTuple):
-    """How one attribute fared: of `num` judged the share that was right, its interval, the best constant answer's, the worst pairs."""
+    """One attribute: the share of `num` that was right, its interval, the share of the best constant answer, the worst pairs."""
 
     num: int
     accuracy: float
@@ -80,7 +80,7 @@ class Row(NamedTuple):
 
 
 def asked(prompt: str) -> dict[str, str]:
-    """What a prompt asks for, attribute -> value, by the conventions above. Nothing where it names none of the four.
+    """The requests of a prompt, attribute -> value, by the conventions above; empty if it names none of the four.
 
     >>> asked("a person with tan skin and short black hair, on a green background")
     {'background': 'green', 'hair': 'black', 'skin': 'tan', 'glasses': 'no'}
@@ -96,7 +96,7 @@ def asked(prompt: str) -> dict[str, str]:
 
 
 def read(images: np.ndarray) -> dict[str, list[str]]:
-    """What images [N, S, S, 3] of 0..255 show, S 32 or 64: attribute -> N values."""
+    """The attributes of images [N, S, S, 3] with values 0..255, S 32 or 64: attribute -> N values."""
     corners = _closeness(_pixels(images, CORNERS), BACKGROUND)
     crown = _closeness(_pixels(images, CROWN), {**HAIR, **{f"{tone} skin": color for tone, color in SKIN.items()}})
     cheeks = _pixels(images, CHEEKS)
@@ -113,7 +113,7 @@ def read(images: np.ndarray) -> dict[str, list[str]]:
 
 
 def score(images: np.ndarray, prompts: list[str]) -> dict[str, Row]:
-    """A row for each attribute that any of the prompts of images [N, S, S, 3] names."""
+    """A row per attribute that any prompt of the images [N, S, S, 3] names."""
     shown, wanted = read(images), [asked(prompt) for prompt in prompts]
     rows = {}
     for attribute in ATTRIBUTES:
@@ -136,7 +136,7 @@ def score(images: np.ndarray, prompts: list[str]) -> dict[str, Row]:
 
 
 def read_samples(folder: Path, size: int) -> tuple[np.ndarray, list[str]]:
-    """Images uint8 [N, size, size, 3] and the prompts that they were drawn from. Raises UserError for a folder that holds none."""
+    """Images uint8 [N, size, size, 3] and their prompts. Raises UserError for a folder without any."""
     listing = folder / "samples.json"
     if not listing.is_file():
         raise UserError(f"--samples={folder}: no samples.json there; give the folder that `tinygen sample --prompt=... --out=DIR` wrote")
@@ -163,7 +163,7 @@ def read_samples(folder: Path, size: int) -> tuple[np.ndarray, list[str]]:
 
 
 def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
-    """The held-out faces uint8 [N, size, size, 3], brought to the size as for training, and their captions."""
+    """The held-out faces uint8 [N, size, size, 3], resized as for training, and their captions."""
     from tinygen.data.avatars import builder as avatars_builder
     from tinygen.data.tfds import images as tfds  # TensorFlow Datasets takes a second, which samples should not cost
 
@@ -174,9 +174,9 @@ def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
 
 
 def write_prompts(path: Path, num: int, seed: int) -> None:
-    """Writes `num` captions of faces that have hair, every other one with glasses; the same for the same seed."""
+    """Writes `num` captions of faces with hair, every other one with glasses. Deterministic given the seed."""
     if num < 1 or seed < 0:
-        raise UserError(f"--num={num} --seed={seed}: at least one prompt, and a seed from 0 on")
+        raise UserError(f"--num={num} --seed={seed}: at least one prompt, and a seed of 0 or more")
     names, rng = attributes(STYLE), np.random.default_rng(seed)
     prompts: list[str] = []
     while len(prompts) < num:
@@ -201,16 +201,16 @@ def report(rows: dict[str, Row]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Do drawn faces show the background, hair, skin and glasses that were asked for?")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--real", action="store_true", help="judge the rule itself, on held-out real faces")
-    what.add_argument("--samples", type=Path, metavar="DIR", help="judge what `tinygen sample` drew from prompts")
-    what.add_argument("--prompts-out", type=Path, metavar="FILE", help="write prompts to draw from")
-    parser.add_argument("--size", type=int, choices=TINT, default=64, help="pixels a side of the faces (default: %(default)s)")
+    what.add_argument("--real", action="store_true", help="score held-out real faces, to check the rule itself")
+    what.add_argument("--samples", type=Path, metavar="DIR", help="score samples that `tinygen sample` drew from prompts")
+    what.add_argument("--prompts-out", type=Path, metavar="FILE", help="write prompts to sample from")
+    parser.add_argument("--size", type=int, choices=TINT, default=64, help="pixels per side of the faces (default: %(default)s)")
     parser.add_argument("--num", type=int, default=200, help="prompts to write (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="which prompts (default: %(default)s)")
     parser.add_argument(
-        "--data-dir", default="", metavar="DIR", help="where the real faces are, as config.data.data_dir (default: TFDS's folder)"
+        "--data-dir", default="", metavar="DIR", help="folder of the real faces, like config.data.data_dir (default: TFDS's folder)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     args = parser.parse_args(argv)
     try:
         if args.prompts_out:
@@ -242,13 +242,13 @@ def _pixels(images: np.ndarray, boxes: tuple[tuple[int, int, int, int], ...]) ->
 
 
 def _closeness(pixels: np.ndarray, palette: dict[str, str], spread: float = SPREAD) -> np.ndarray:
-    """How much each of the pixels [N, P, 3] counts for each colour of a palette: [N, P, C]."""
+    """The weight of each pixel [N, P, 3] for each colour of a palette: [N, P, C]."""
     colors = [np.array(list(bytes.fromhex(color.removeprefix("#"))), np.float64) for color in palette.values()]
     return np.stack([np.exp(-((pixels - color) ** 2).sum(-1) / (2 * spread**2)) for color in colors], axis=-1)
 
 
 def _framed(images: np.ndarray, skin: np.ndarray) -> np.ndarray:
-    """Whether each of the images [N, S, S, 3] shows frames on skin of a colour [N, 3]. bool [N]"""
+    """bool [N]: whether an image [N, S, S, 3] shows glasses' frames on skin of a colour [N, 3]."""
     pixels, line = _pixels(images, RIMS), skin / np.maximum(np.linalg.norm(skin, axis=-1, keepdims=True), 1)  # a black face has no hue
     along = (pixels * line[:, None]).sum(-1, keepdims=True) * line[:, None]
     return (np.linalg.norm(pixels - along, axis=-1) > TINT[images.shape[1]]).mean(1) > FRAMED

@@ -1,24 +1,24 @@
-"""Judges class-conditional digits: are they what was asked for, as varied as real ones, and new?
+"""Scores class-conditional digits: are they the requested digits, as varied as real ones, and new?
 
     tinygen sample ... --out=DIR
     python scripts/compare/score_digits.py --samples=DIR
 
-DIR holds greyscale PNGs and `samples.json`: {"samples": [{"file": "00000.png", "label": 3}, ...]}. 50 or more of each class
-make a steady verdict; it takes about 10 seconds on one core. Three conditions, exit status 0 where all hold and 1 where not:
+DIR holds greyscale PNGs and `samples.json`: {"samples": [{"file": "00000.png", "label": 3}, ...]}. Use 50 or more samples per class.
+It takes about 10 seconds on one core. The exit status is 0 if all three conditions hold, and 1 otherwise:
 
-accuracy   >= 0.97  the judge reads the label that was asked for. The judge is a support vector classifier (RBF, C=10) of 40
-                    principal components of the 4,500 real training images and their shifts by one pixel. It reads 0.972 of
-                    the 500 held-out real digits; without the shifts 0.966, fewer than we ask of the samples.
-spread     >= 0.8   how much a pixel varies within a class (standard deviation, mean over the pixels) beside the same of real
-                    training images; the mean over the classes. The deviation of few images comes out small, so both sides are
-                    measured on equally many: n samples beside n real images, averaged over 10 draws of the more numerous.
-distance   >= 0.8   the median distance (L2, pixels in [0, 1]) from a sample to the nearest training image beside the same of the
+accuracy   >= 0.97  share of samples that a judge reads as the requested label. The judge is a support vector classifier (RBF, C=10)
+                    on 40 principal components of the 4,500 real training images and their shifts by one pixel. It reads 0.972 of
+                    the 500 held-out real digits; without the shifts 0.966, less than is required of the samples.
+spread     >= 0.8   variation of pixels within a class (standard deviation, mean over the pixels), relative to that of real training
+                    images; mean over the classes. The deviation of few images is biased towards small values, so both are measured
+                    on the same number: n samples and n real images, averaged over 10 draws of the larger set.
+distance   >= 0.8   median distance (L2, pixels in [0, 1]) from a sample to the nearest training image, relative to that of
                     held-out real digits. Copies of training images give 0.
 
-Real held-out digits score 0.972, 1.03 and 1. With 50 samples a class, the spread of one class of real digits still falls between
-0.99 and 1.20: the minimum is printed, not judged. No condition minds noise that the judge reads through: look at the samples too.
+Real held-out digits score 0.972, 1.03 and 1. With 50 samples per class the spread of one class of real digits varies between 0.99 and
+1.20: the minimum is printed but is no condition. Noise that does not confuse the judge is not noticed: look at the samples too.
 
-`--data=digits8` judges 8x8 samples the same way; 0..255 in their PNGs stands for the grey levels 0..16.
+`--data=digits8` scores 8x8 samples in the same way; 0..255 in their PNGs are the grey levels 0..16.
 Needs tinygen, NumPy, Pillow and scikit-learn.
 """
 
@@ -41,11 +41,11 @@ DRAWS = 10
 
 
 class Mistake(Exception):
-    """Something the user can put right; the message is one line."""
+    """A mistake of the user; the message is one line."""
 
 
 def read_samples(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Images [N, size, size] in [0, 1], the labels [N] they were asked for, and the whole of samples.json."""
+    """Images [N, size, size] in [0, 1], their requested labels [N], and all of samples.json."""
     if not folder.is_dir():
         raise Mistake(f"no such folder: {folder}")
     listing = folder / "samples.json"
@@ -78,7 +78,7 @@ def read_samples(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, dict[
 
 
 def train_judge(x: np.ndarray, labels: np.ndarray):
-    """A classifier of images [N, H, W]; call its `predict` on flattened ones."""
+    """A classifier of images [N, H, W]; `predict` takes flattened ones."""
     try:
         from sklearn.decomposition import PCA
         from sklearn.pipeline import make_pipeline
@@ -93,7 +93,7 @@ def train_judge(x: np.ndarray, labels: np.ndarray):
 
 
 def spread_ratio(samples: np.ndarray, real: np.ndarray) -> float:
-    """How much the pixels of some images of one class vary, beside real ones. 1: as much; 0: all alike."""
+    """Variation of the pixels of one class, relative to real images. 1: the same; 0: all samples are equal."""
     num = min(len(samples), len(real))
     rng = np.random.default_rng(0)
 
@@ -118,7 +118,7 @@ def judge_of(data: str):
 
 
 def score(x: np.ndarray, labels: np.ndarray, data: str, judge: Any = None) -> dict[str, Any]:
-    """All the numbers of the report, for samples `x` [N, H, W] in [0, 1] asked to be of `labels` [N].
+    """All the numbers of the report, for samples `x` [N, H, W] in [0, 1] with requested `labels` [N].
 
     judge: `judge_of(data)`, where there is one already
     """
@@ -166,8 +166,8 @@ def report(result: dict[str, Any], provenance: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Judges class-conditional digits: right, varied, new.")
     parser.add_argument("--samples", type=Path, required=True, metavar="DIR", help="folder written by `tinygen sample`")
-    parser.add_argument("--data", choices=SIZES, default="digits", help="what they are samples of (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number here")
+    parser.add_argument("--data", choices=SIZES, default="digits", help="the data set of the samples (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     args = parser.parse_args(argv)
     try:
         if args.json and not args.json.absolute().parent.is_dir():
@@ -186,13 +186,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _real(data: str) -> tuple[np.ndarray, np.ndarray, int]:
-    """Real images [N, H, W] in [0, 1], their labels, and how many of the last are held out."""
+    """Real images [N, H, W] in [0, 1], their labels, and how many at the end are held out."""
     arrays, meta = builtin.load(data)
     return arrays["x"][..., 0].astype(np.float32) / meta["max_value"], arrays["label"].astype(np.int64), meta["validation"]
 
 
 def _provenance(record: dict[str, Any]) -> dict[str, Any]:
-    """How the samples were made, as far as samples.json says, whether once for all of them or one by one."""
+    """How the samples were drawn, as far as samples.json says, for all of them or for each."""
     found = {}
     for key in PROVENANCE:
         values = [record[key]] if key in record else [row[key] for row in record["samples"] if key in row]

@@ -1,4 +1,4 @@
-"""Does the distance rise with what is wrong with the images? Blur, noise, missing classes, mode collapse, each in rising strength.
+"""Checks that distances increase with the strength of defects: blur, noise, missing classes, mode collapse.
 
     python scripts/compare/score_sanity.py --out=runs/score_sanity
 
@@ -55,7 +55,7 @@ Rows = dict[str, dict[str, float]]  # kind -> strength -> distance
 
 
 def measure(name: str, num: int, features: Callable[[np.ndarray], np.ndarray]) -> Rows:
-    """Distances of sets of `num` images of a data set from as many real ones. features: uint8 [N, H, W, 3] -> [N, D]"""
+    """Distances of sets of `num` images of a data set from the same number of real ones. features: uint8 [N, H, W, 3] -> [N, D]"""
     source = build.data_source(config_lib.base(data=dict(name=name)))
     examples = source.splits["train"]
     available = min(len(examples), 4 * num)
@@ -150,8 +150,8 @@ def draw(path: Path, distance: str, results: dict[str, Rows]) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Does the distance rise with what is wrong with the images?")
     parser.add_argument("--data", default="digits,avatars", help="data sets with labels, by their names in a config (default: %(default)s)")
-    parser.add_argument("--num", type=int, default=1300, help="images a set (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where score_sanity.png goes")
+    parser.add_argument("--num", type=int, default=1300, help="images per set (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for score_sanity.png")
     args = parser.parse_args(argv)
     try:
         name, dim, features = extractor()
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
         results = {}
         for data in args.data.split(","):
             results[data] = measure(data, args.num, features)
-            print(table(f"{name} on {data}, {args.num} images a set (0 = real/real)", results[data]), flush=True)
+            print(table(f"{name} on {data}, {args.num} images per set (0 = real/real)", results[data]), flush=True)
     except UserError as error:
         print(f"score_sanity: {error}", file=sys.stderr)
         return 2

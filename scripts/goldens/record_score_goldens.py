@@ -1,10 +1,10 @@
-"""Records what torch-fidelity makes of some made-up features: tests/golden/scores.json, which the scores of tinygen are held to.
+"""Records torch-fidelity's scores of synthetic features in tests/golden/scores.json, to which tests compare tinygen's.
 
     pip install torch-fidelity==0.4.0
     python scripts/goldens/record_score_goldens.py        prints the numbers and writes them
 
-Only numbers are stored: the features are made from a seed, here and in the tests, by a generator that NumPy has frozen.
-Each score is recorded of the same features as float32, which is what torch-fidelity is given in earnest, and as float64.
+Only the scores are stored: the features are generated from a seed, here and in the tests, by a generator that NumPy has frozen.
+Each score is recorded for the same features in float32, as torch-fidelity normally gets them, and in float64.
 """
 
 import argparse
@@ -23,7 +23,7 @@ KID = dict(kid_subsets=12, kid_subset_size=150, rng_seed=2020)
 
 
 def arrays(seed: int) -> dict[str, np.ndarray]:
-    """Features of samples and of a reference, float32 [N, D]: clusters, as of classes, cut off at 0 as a network's; and logits [N, K].
+    """Features of samples and of a reference, float32 [N, D]: clusters, like classes, clipped at 0 like a network's; and logits [N, K].
 
     The samples lack one of the clusters, and one column is 0 throughout.
     """

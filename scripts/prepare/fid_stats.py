@@ -1,10 +1,10 @@
-"""Writes the statistics of pictures, mean and covariance of their features, as an .npz file that `tinygen eval-fid --ref=FILE.npz` reads.
+"""Writes the mean and covariance of images' features to an .npz file, for `tinygen eval-fid --ref=FILE.npz`.
 
     python scripts/prepare/fid_stats.py --ref=~/faces --out=faces.npz                         # Inception, as FID has it
     python scripts/prepare/fid_stats.py --ref=digits:train --features=efflite0 --out=digits.npz
 
 The file has the names that other tools expect (mu, sigma), besides the number of pictures and which weights and preset made it:
-statistics of other features are refused when a score is taken. Features are kept in the cache, so that an interrupted call goes on.
+statistics of other features are refused when a score is taken. Features are cached, so an interrupted call can be resumed.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from tinygen.system import malloc, runtime
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Writes the statistics of pictures, for tinygen eval-fid.")
-    parser.add_argument("--ref", required=True, metavar="NAME|DIR|FILE.npz", help="a data set NAME[:SPLIT], a folder, an .npz of pictures")
+    parser.add_argument("--ref", required=True, metavar="NAME|DIR|FILE.npz", help="a data set NAME[:SPLIT], a folder, or an .npz of images")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE.npz")
     parser.add_argument("--features", default="inception", help="inception (the default), efflite0, or the workdir of a classifier")
-    parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="of inception (adm)")
-    parser.add_argument("--weights", metavar="FILE", help="of inception; default: where it is kept, or downloaded")
+    parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="preset of inception (adm)")
+    parser.add_argument("--weights", metavar="FILE", help="weights of inception; default: the cached file, downloaded if missing")
     arguments = parser.parse_args(argv)
     malloc.retain_freed_memory()
     runtime.disable_async_dispatch()
@@ -37,14 +37,14 @@ def main(argv: list[str] | None = None) -> int:
         network = load.load(arguments.features, preset=arguments.preset, weights=arguments.weights)
         found = find(str(Path(arguments.ref).expanduser()), lambda: network, None)
         if found.pictures is None:
-            raise UserError(f"--ref={arguments.ref} holds statistics already")
+            raise UserError(f"--ref={arguments.ref} already holds statistics")
         using = extractor(network, Layout(make_mesh(EVERYWHERE["mesh"])))
         with collected(found.pictures, using, found.pictures.name, keep=True, reference=True) as side:
             write_statistics(arguments.out, side, network)
     except UserError as error:
         print(f"fid_stats: {error}", file=sys.stderr)
         return 2
-    print(f"{arguments.out}: {side.num:,} pictures of {side.name}, {network.dim} features ({network.name}, {network.preset})")
+    print(f"{arguments.out}: {side.num:,} images of {side.name}, {network.dim} features ({network.name}, {network.preset})")
     return 0
 
 

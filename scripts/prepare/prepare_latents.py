@@ -4,12 +4,12 @@
         --autoencoder=vae.safetensors --out=latents/photos
     tinygen train --config=microdit_xl_latent --config.data.path=latents/photos
 
-The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run of objective autoencoder. Of a recipe only its section
-`data` counts, with what --config.data.KEY=VALUE changes of it. Both splits are encoded in their order: each image becomes the mean and the
-standard deviation of its posterior, beside its label and caption. Where the recipe mirrors training images (data.flip), mirrored ones
-are encoded too, after all others: a latent itself cannot be mirrored. The same command writes the same bytes.
+The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run of objective autoencoder. Only the
+section `data` of the recipe is used, with overrides by --config.data.KEY=VALUE. Both splits are encoded in order: each image becomes the
+mean and the standard deviation of its posterior, with its label and caption. If the recipe mirrors training images (data.flip), mirrored
+images are encoded too, after all others, since a latent cannot be mirrored. The same command writes the same bytes.
 
---like=DIR takes scale and shift of other latents, so that a model which learnt those goes on with these: a stage of larger images.
+--like=DIR uses the scale and shift of other latents, so that a model trained on those can be fine-tuned on these, at a higher resolution.
 
 The folder appears when it is whole. Its `latents.json` says what made it: the autoencoder's hash, the images' recipe and fingerprint, and
 the scale and shift, measured over the training latents, that bring them to mean 0 and variance 1.
@@ -55,7 +55,12 @@ Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Encodes a recipe's images, for data set 'latents'.", allow_abbrev=False)
-    parser.add_argument("--config", required=True, metavar="RECIPE.py[:VARIANT]", help="whose images; --config.data.KEY=VALUE overrides")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="RECIPE.py[:VARIANT]",
+        help="recipe whose images to encode; --config.data.KEY=VALUE overrides its data",
+    )
     parser.add_argument(
         "--autoencoder",
         required=True,
@@ -63,9 +68,9 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE|RUN",
         help="a .safetensors file, or a run of objective autoencoder",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to be made")
-    parser.add_argument("--like", type=Path, metavar="DIR", help="other latents of this autoencoder, whose scale and shift are taken")
-    parser.add_argument("--batch_size", type=int, default=0, help="images that a device encodes at once; default: by their size")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create")
+    parser.add_argument("--like", type=Path, metavar="DIR", help="other latents of this autoencoder, whose scale and shift to use")
+    parser.add_argument("--batch_size", type=int, default=0, help="images per device and batch; default: by their size")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
     malloc.retain_freed_memory()
@@ -80,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"prepare_latents: {error.filename or arguments.out}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("prepare_latents: interrupted; nothing is left of it", file=sys.stderr)
+        print("prepare_latents: interrupted; no files are left", file=sys.stderr)
         return 130
     print(report)
     return 0
@@ -119,7 +124,7 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
 
 
 def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
-    """(scale, shift) of other latents, for a model that goes on from them. Raises UserError for those of another autoencoder."""
+    """(scale, shift) of other latents, for a model trained on them. Raises UserError for those of another autoencoder."""
     other = sources.Prepared.read(like.expanduser()).latents
     if other.sha256 != found.sha256:
         raise UserError(f"--like={like}: made by {other.name} (sha256 {other.sha256[:16]}), not by {found.name} ({found.sha256[:16]})")
@@ -138,7 +143,7 @@ def check_images(codec: Codec, found: Autoencoder) -> tuple[int, int, int]:
     if height % found.factor or width % found.factor:
         near = pixels.shown([max(1, round(side / found.factor)) * found.factor for side in (height, width)])
         cure = f"Give --config.data.size={near} where the data set has it."
-        raise UserError(f"images of {height}x{width} are no multiple of the {found.factor} pixels that a latent's side stands for.\n{cure}")
+        raise UserError(f"images of {height}x{width} are not multiples of the autoencoder's factor, {found.factor} pixels.\n{cure}")
     return height, width, channels
 
 

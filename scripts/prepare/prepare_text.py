@@ -1,16 +1,16 @@
-"""Reads the captions of a recipe's data by a text encoder once, CLIP's or T5's, so that a model can be trained on their embeddings.
+"""Encodes the captions of a recipe's data once with CLIP's or T5's text encoder, so that a model can be trained on their embeddings.
 
     pip install 'tinygen[text]'
     python scripts/prepare/prepare_text.py --config=microdit_avatars_text --encoder=openai/clip-vit-large-patch14 \\
         --out=embeddings/avatars
     tinygen train --config=microdit_avatars_text --config.text.tokens= --config.text.embeddings=embeddings/avatars
 
-The encoder is a folder with config.json, weights and tokenizer, or a name of the hub, which is downloaded once. Of a recipe only its
-section `data` counts, with what --config.data.KEY=VALUE changes of it. Captions of both splits are read in their order, each by itself;
-of longer ones than --length the end is cut off. Examples without a caption get no token.
+The encoder is a folder with config.json, weights and tokenizer, or a model name on the hub, which is downloaded once. Only the section
+`data` of the recipe is used, with overrides by --config.data.KEY=VALUE. The captions of both splits are encoded in order, each by
+itself; captions longer than --length are truncated. Examples without a caption have no tokens.
 
-The folder appears when it is whole. `tinygen/data/captions/embeddings.py` says what it holds; its `text.json` names the encoder, the
-data and the captions. A model takes the embeddings in place of tokens; `tinygen sample --prompt` reads prompts by the same encoder.
+The folder appears once it is complete. `tinygen/data/captions/embeddings.py` describes its content; its `text.json` names the encoder,
+the data and the captions. The model takes embeddings in place of tokens; `tinygen sample --prompt` uses the same encoder.
 """
 
 import argparse
@@ -48,11 +48,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Reads a recipe's captions by a text encoder, for config.text.embeddings.", allow_abbrev=False
     )
-    parser.add_argument("--config", required=True, metavar="RECIPE.py[:VARIANT]", help="whose captions; --config.data.KEY=VALUE overrides")
-    parser.add_argument("--encoder", required=True, metavar="DIR|NAME", help="a folder of CLIP's or T5's, or a name of the hub")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to be made")
-    parser.add_argument("--length", type=int, metavar="S", help=f"tokens of a caption at most ({LENGTH}, or what the encoder reads)")
-    parser.add_argument("--batch_size", type=int, default=64, help="captions that are encoded at once (64)")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="RECIPE.py[:VARIANT]",
+        help="recipe whose captions to encode; --config.data.KEY=VALUE overrides its data",
+    )
+    parser.add_argument("--encoder", required=True, metavar="DIR|NAME", help="folder of a CLIP or T5 model, or its name on the hub")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create")
+    parser.add_argument(
+        "--length", type=int, metavar="S", help=f"maximum tokens per caption ({LENGTH}, or the encoder's maximum if smaller)"
+    )
+    parser.add_argument("--batch_size", type=int, default=64, help="captions per batch (64)")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
     try:
@@ -69,19 +76,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def prepare(config: Config, encoder: str, out: Path, length: int | None, batch_size: int, given: str) -> str:
-    """Writes the folder; returns what is said of it.
+    """Writes the folder; returns a summary.
 
     given: the recipe and its overrides, for the next command
-    Raises UserError for what would keep it from being of use, before it encodes.
+    Raises UserError before encoding if the result could not be used.
     """
     if batch_size < 1:
         raise UserError(f"--batch_size={batch_size} must be positive")
     if out.exists():
-        raise UserError(f"--out={out} is there already: give another, or take it away first")
+        raise UserError(f"--out={out} already exists: give another folder, or delete it first")
     found = text_encoder.load(encoder, accelerated=True)
     length = min(LENGTH, found.length) if length is None else length
     if not 1 < length <= found.length:
-        raise UserError(f"--length={length} must lie in 2 to {found.length:,}: the tokens that {found.name} reads at most")
+        raise UserError(f"--length={length} must lie in 2 to {found.length:,}: the maximum of {found.name}")
     source = build.data_source(config_lib.change(config, dict(text=dict(tokens="", embeddings=""), data=dict(overfit=0))))
     captions = captions_of(source, "--config")
     fresh = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
@@ -111,18 +118,18 @@ def counted(captions: Sequence[str], encoder: Encoder, progress: Progress, what:
 
 
 def check_room(out: Path, lengths: Sequence[np.ndarray], features: int) -> None:
-    """Raises UserError where the disk has less room than the embeddings take."""
+    """Raises UserError if the disk has less free space than the embeddings need."""
     tokens, num = sum(int(each.sum()) for each in lengths), sum(map(len, lengths))
     needed, free = 2 * tokens * features + 4 * num, free_bytes(epath.Path(out.absolute()))
     if free is not None and needed + GAP > free:
-        raise UserError(f"--out={out}: embeddings of {tokens:,} tokens take {si(needed, 1024)}B, and {si(free, 1024)}B are free there")
+        raise UserError(f"--out={out}: embeddings of {tokens:,} tokens need {si(needed, 1024)}B, but only {si(free, 1024)}B are free there")
 
 
 def written(
     folder: Path, source: DataSource, captions: dict[str, list[str]], counts: dict[str, np.ndarray], encoder: Encoder, length: int,
     batch_size: int, progress: Progress,
 ) -> Prepared:  # fmt: skip
-    """Encodes both splits into the folder; returns what its `text.json` is to say."""
+    """Encodes both splits into the folder; returns the content of `text.json`."""
     splits: dict[str, Split] = {}
     for split in SPLITS:
         lengths = np.minimum(counts[split], length).astype("<i4")
@@ -146,17 +153,19 @@ def written(
 def encoded(
     captions: Sequence[str], lengths: np.ndarray, encoder: Encoder, length: int, batch_size: int, progress: Progress, what: str
 ) -> Iterator[bytes]:
-    """The embeddings of a split's tokens, one after another, in float16. Raises UserError for values that it does not hold."""
-    told = np.flatnonzero(lengths)  # those without a caption have no tokens
-    for first in progress.track(range(0, len(told), batch_size), description=what):
-        rows = told[first : first + batch_size]
+    """The embeddings of a split's tokens, one after another, in float16. Raises UserError for values out of its range."""
+    captioned = np.flatnonzero(lengths)  # examples without a caption have no tokens
+    for first in progress.track(range(0, len(captioned), batch_size), description=what):
+        rows = captioned[first : first + batch_size]
         embed, there = encoder.encode([captions[int(row)] for row in rows], length)
         if not np.array_equal(there.sum(1), lengths[rows]):
-            raise UserError(f"{encoder.name} reads a caption as more or fewer tokens than its tokenizer counts: is it another's?")
-        with np.errstate(over="ignore"):  # told of below
+            raise UserError(
+                f"{encoder.name} encodes a caption to another number of tokens than its tokenizer counts: does the tokenizer belong to it?"
+            )
+        with np.errstate(over="ignore"):  # reported below
             halves = embed[there].astype("<f2")
         if not np.isfinite(halves).all():
-            raise UserError(f"{encoder.name} gives values that are not finite, or beyond 65,504: are its weights whole?")
+            raise UserError(f"{encoder.name} gives values that are non-finite or beyond 65,504: are its weights complete?")
         yield halves.tobytes()
 
 

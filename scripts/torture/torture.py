@@ -1,14 +1,14 @@
-"""Whether a run survives: kills at any instant, one of two processes lost, disks that fill, files that are damaged.
+"""Checks that runs survive kills at any moment, the loss of one of two processes, full disks and damaged files.
 
     python scripts/torture/torture.py kills [--num=50] [--in_saves=15] [--jobs=2] [--seed=0]
     python scripts/torture/torture.py two [--num=10] [--in_saves=3] [--jobs=1] [--seed=0]
     python scripts/torture/torture.py faults [--only "full disk" "flipped byte"] [--jobs=2]
 
-`kills` trains a small run once without interruption. For every case it then starts it anew, kills it with SIGKILL at a random instant
-of the whole run, after a random step, or inside the save of a random checkpoint, and starts the same command again. `two` does so with
-two processes that train together, of which one is killed. `faults` injects what else befalls a run: docs/torture.md lists it.
-Goal: every finished run equals the uninterrupted one, bit for bit: arrays of every checkpoint, numbers of every step, pictures.
-All processes are real `tinygen train` in float32. Ends with status 1 if anything is not as promised, and keeps the workdirs of those cases.
+`kills` first trains a small run without interruption. Each case then trains it again, kills it with SIGKILL at a random moment, after a
+random step, or during the save of a random checkpoint, and repeats the command. `two` does the same with two processes that train
+together, one of which is killed. `faults` injects other failures, which docs/torture.md lists.
+Goal: every finished run equals the uninterrupted one bit for bit, in the arrays of every checkpoint, the numbers of every step and the
+pictures. All processes are real `tinygen train` commands in float32. Exits with status 1 if a case fails, and keeps its workdir.
 """
 
 import argparse
@@ -46,11 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     for name, command in COMMANDS.items():
         own = what.add_parser(name, help=command.summary, description=command.summary)
         command.define(own)
-        own.add_argument("--json", type=Path, metavar="FILE", help="also write every case here")
+        own.add_argument("--json", type=Path, metavar="FILE", help="also write all cases to this file")
     arguments = parser.parse_args(argv)
     command = COMMANDS[arguments.what]
     if arguments.what == "faults":
-        mounts.enter()  # starts this program anew
+        mounts.enter()  # restarts this program
     os.environ["JAX_PLATFORMS"] = "cpu"  # of this process, which only reads checkpoints
     folder = Path(tempfile.mkdtemp(prefix="tinygen-torture-"))
     kept = False
@@ -74,17 +74,19 @@ def main(argv: list[str] | None = None) -> int:
 
 def define_kills(num: int, in_saves: int, jobs: int) -> Callable[[argparse.ArgumentParser], None]:
     def define(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--num", type=int, default=num, metavar="N", help=f"runs that are killed ({num})")
-        parser.add_argument("--in_saves", type=int, default=in_saves, metavar="N", help=f"of them inside a save ({in_saves})")
-        parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help=f"runs at the same time ({jobs})")
-        parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the instants (0)")
+        parser.add_argument("--num", type=int, default=num, metavar="N", help=f"runs to kill ({num})")
+        parser.add_argument("--in_saves", type=int, default=in_saves, metavar="N", help=f"of these, during a save ({in_saves})")
+        parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help=f"parallel runs ({jobs})")
+        parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random moments (0)")
 
     return define
 
 
 def define_faults(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", nargs="+", default=list(FAULTS), choices=FAULTS, metavar="NAME", help=f"some of: {', '.join(FAULTS)}")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="faults at the same time (2)")
+    parser.add_argument(
+        "--only", nargs="+", default=list(FAULTS), choices=FAULTS, metavar="NAME", help=f"faults to inject: {', '.join(FAULTS)}"
+    )
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="parallel faults (2)")
 
 
 def measure_kills(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_the_file_says_which_step_is_best_and_what_was_scored(best, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_a_run_that_goes_on_from_an_earlier_step_forgets_what_came_after(best):
+def test_a_run_resumed_from_an_earlier_step_forgets_later_scores(best):
     it = best()
     for step, rank in ((10, 3.0), (20, 1.0), (30, 2.0)):
         it.add(step, rank)
@@ -76,7 +76,7 @@ def test_scores_by_other_rules_are_not_compared_with(best):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "3", '{"by": "fd of 50 samples"}', '{"by": "fd of 50 samples", "scored": {"a": 1}}'])
-def test_a_damaged_file_is_told_and_the_run_goes_on(best, tmp_path, caplog, content):
+def test_a_damaged_file_is_reported_and_the_run_continues(best, tmp_path, caplog, content):
     (tmp_path / FILE).write_text(content)
     it = best(start=10)
     assert it.ranks == {}

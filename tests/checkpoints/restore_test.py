@@ -152,7 +152,7 @@ def test_a_run_begins_from_another_runs_averaged_weights_with_fresh_steps_and_mo
     assert start_event(tmp_path / "run")["init"] == {"ckpt": str(source), "step": 4}
 
 
-def test_a_run_with_a_checkpoint_of_its_own_goes_on_from_that_though_the_other_has_gone(source, curve, tmp_path, saved_arrays):
+def test_a_run_with_its_own_checkpoint_resumes_from_it_although_the_other_run_is_gone(source, curve, tmp_path, saved_arrays):
     for steps in (1, 2):
         assert train.main(begun_from(source, curve, train=dict(steps=steps)), str(tmp_path / "run")) == 0
         shutil.rmtree(source, ignore_errors=True)

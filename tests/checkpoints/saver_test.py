@@ -212,7 +212,7 @@ def in_pieces(curve):
 
 
 @pytest.mark.parametrize("deed", ["moved", "deleted"])
-def test_a_workdir_that_goes_away_under_a_run_is_missed_and_not_made_anew(deed, curve, tmp_path, monkeypatch, caplog):
+def test_a_workdir_that_disappears_under_a_run_is_noticed_and_not_recreated(deed, curve, tmp_path, monkeypatch, caplog):
     workdir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
 
     def take():

@@ -185,7 +185,7 @@ def test_a_caption_of_absurd_length_counts_as_none(pictures):
     assert any("'0.txt' (more than 1,048,576 characters)" in line for line in found.summary)
 
 
-def test_a_damaged_index_of_a_folder_is_made_anew(pictures):
+def test_a_damaged_index_of_a_folder_is_rebuilt(pictures):
     source(pictures)
     [index] = (pictures.parent / "cache").rglob("*.json")
     index.write_text(DEEP)

@@ -85,7 +85,7 @@ CASES = {  # recipe, mesh, devices of a process, settings
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_train_as_one_with_one_device_and_this_one_with_eight_goes_on(start, tmp_path, case):
+def test_two_processes_train_like_one_and_a_single_process_with_eight_devices_resumes_the_run(start, tmp_path, case):
     (recipe, sizes, devices, changes), settings = CASES[case], dict(preview_every=12, eval_every=12)
     axes = [f"--config.mesh.{axis}={size}" for axis, size in zip(("data", "fsdp", "tensor"), sizes, strict=True)]
     changes = [*changes, "--config.optim.decay_steps=13", "--config.sharding.min_size=64"]

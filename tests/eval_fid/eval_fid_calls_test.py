@@ -20,7 +20,7 @@ def numbers(line):
 
 
 @pytest.mark.slow
-def test_too_few_samples_are_refused_unless_it_is_forced_and_then_the_bias_is_told(run, caplog):
+def test_too_few_samples_are_refused_unless_forced_and_then_the_bias_is_reported(run, caplog):
     with pytest.raises(UserError, match=r"^--num=16: 16 samples are too few for a distance over 16 features.*\n.*--force\.$"):
         run(num=16)
     assert run(num=16, scores=["kid"])

@@ -87,7 +87,7 @@ def interrupt(run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_interrupted_call_goes_on_where_it_was_and_gives_the_same_score(run, monkeypatch, cache):
+def test_an_interrupted_call_is_resumed_and_gives_the_same_score(run, monkeypatch, cache):
     (straight,) = run(num=MANY)
     interrupt(run, monkeypatch)
     assert len(samples_kept(cache)) == 1

@@ -96,7 +96,7 @@ def test_the_grid_of_tinygen_sample_is_no_sample(folder):
     assert [each.shape for each in read(of_folder(str(place), "--samples"))] == [(4, 4, 3)]
 
 
-def test_a_folder_without_images_is_refused_and_what_is_there_told(tmp_path):
+def test_a_folder_without_images_is_refused_and_its_content_named(tmp_path):
     with pytest.raises(UserError, match=r"^--samples=\S+: no images there: PNG, JPEG"):
         of_folder(str(tmp_path), "--samples")
     (tmp_path / "notes.md").write_text("")

@@ -167,7 +167,7 @@ def test_a_truncated_picture_is_left_out(made):
     assert data_of(text)["grids"][0]["steps"] == [1]
 
 
-def test_a_torn_last_line_belongs_to_a_run_that_goes_on_and_is_left_out_in_silence(made):
+def test_a_torn_last_line_belongs_to_a_running_run_and_is_silently_ignored(made):
     folder = made()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 11, "lo')

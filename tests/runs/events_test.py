@@ -49,7 +49,7 @@ def test_where_data_fail_in_mid_run_what_was_learnt_is_saved_and_the_reason_note
     assert store.saved_steps(epath.Path(tmp_path / "run")) == [events[-1]["step"], 12]
 
 
-def test_pictures_that_cannot_be_written_are_told_of_once_and_the_run_goes_on(curve, tmp_path, caplog, metrics_of):
+def test_pictures_that_cannot_be_written_are_reported_once_and_the_run_continues(curve, tmp_path, caplog, metrics_of):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "samples").write_text("no folder")
     assert train.main(curve(train=dict(steps=10, preview_every=2, log_every=5)), str(tmp_path / "run")) == 0
@@ -59,7 +59,7 @@ def test_pictures_that_cannot_be_written_are_told_of_once_and_the_run_goes_on(cu
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 5, 10]
 
 
-def test_a_writer_that_fails_is_told_of_once_and_the_run_goes_on(curve, tmp_path, caplog, metrics_of, monkeypatch):
+def test_a_failing_writer_is_reported_once_and_the_run_continues(curve, tmp_path, caplog, metrics_of, monkeypatch):
     class Broken:
         def __init__(self, workdir, settings):
             pass

@@ -37,7 +37,7 @@ def test_patience_ends_with_one_more_in_a_row_than_may_be_skipped():
     assert it.end(4, TOLD).step == 4
 
 
-def test_a_streak_goes_on_over_calls_and_over_a_restart():
+def test_a_streak_continues_over_calls_and_over_a_restart():
     it = guard(skips=2, skipped=7, streak=1)
     assert it.watch([11], [8], [0.0]) == {11: 2}
     assert it.watch([12], [9], [0.0]) == {12: 3}
@@ -114,7 +114,7 @@ def poisoned(curve, add_row, tmp_path, metrics_of, saved_arrays):
     return run
 
 
-def test_a_bad_update_is_left_out_noted_once_and_the_run_goes_on(poisoned):
+def test_a_bad_update_is_skipped_and_noted_once_and_the_run_continues(poisoned):
     run = poisoned({6, 7, 13}, 1)
     assert run.events == [("skipped", 6), ("skipped", 7), ("skipped", 13)]
     assert [line["step"] for line in run.lines] == [step for step in range(1, 21) if step not in (6, 7, 13)]
@@ -223,7 +223,7 @@ def test_a_signal_in_a_streak_does_not_push_out_the_checkpoint_to_go_back_to(poi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "saved"), [(9, 9), (13, 13), (14, 11), (16, 16)])
-def test_a_run_that_is_stopped_and_goes_on_decides_as_one_that_was_not(poisoned, stop_during, monkeypatch, step, saved):
+def test_a_stopped_and_resumed_run_decides_like_an_uninterrupted_one(poisoned, stop_during, monkeypatch, step, saved):
     settings = dict(guard=dict(skips=2), train=dict(steps=20, log_every=1, eval_every=10, preview_every=20, checkpoint_every=10, keep=9))
     straight = poisoned(range(12, 18), 1, name="straight", **settings)
     with monkeypatch.context() as patch:

@@ -116,7 +116,7 @@ RUN = "gs://bucket/runs/faces"
 
 
 @pytest.mark.slow
-def test_a_run_in_a_bucket_goes_on_after_a_stop_is_sampled_evaluated_and_reported_as_on_a_disk(
+def test_a_run_in_a_bucket_is_resumed_sampled_evaluated_and_reported_as_on_a_disk(
     bucket, tmp_path, monkeypatch, tiny, finished, stop_during, metrics_of, saved_arrays
 ):
     monkeypatch.chdir(tmp_path)

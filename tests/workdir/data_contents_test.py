@@ -148,7 +148,7 @@ def test_a_run_keeps_what_its_data_consist_of_once(photos, workdir):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"fingerprint": "another"}', '{"a":' * 10**5, "\udcff"], ids=range(6))
-def test_without_a_list_of_those_data_the_fingerprints_are_told(text, photos, workdir):
+def test_without_a_list_of_the_old_data_the_fingerprints_are_reported(text, photos, workdir):
     before = pictures(photos)
     (workdir / data_contents.FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
     put(photos / "new.png", 0)

@@ -212,7 +212,7 @@ def test_what_would_lead_outside_or_never_end_is_refused_in_a_line(command, name
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_beside_links_and_writes_none_of_their_targets(run, outside, tinygen):
+def test_a_run_continues_beside_links_and_does_not_write_to_their_targets(run, outside, tinygen):
     stale = ("config.json.new", "metrics.jsonl.new", "data.png.new", "manifest.json.new")  # names of temporary files that can be guessed
     for name in (*stale, "data.png", "data.json", "manifest.json", "prompts.txt", "events.jsonl", "best.json"):
         link(name)(run, outside)

@@ -67,7 +67,7 @@ def test_work_aside_is_no_training_time_but_the_step_that_it_waits_for_is(kept, 
     assert lines()[0]["steps_per_s"] == 10 / (1 + 3 + 1)
 
 
-def test_the_share_of_the_time_that_was_waited_for_data_is_told(kept, clock):
+def test_the_share_of_time_spent_waiting_for_data_is_logged(kept, clock):
     made, lines = kept
     for _ in range(2):
         with made.waiting():

@@ -56,7 +56,7 @@ def wandb(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_sends_its_numbers_and_pictures_to_wandb_and_goes_on_in_the_same_run_there(tiny, wandb, tmp_path):
+def test_a_run_sends_numbers_and_pictures_to_wandb_and_resumes_the_same_run_there(tiny, wandb, tmp_path):
     fake, workdir = wandb(), tmp_path / "run"
     for steps in (10, 20):
         assert train.main(tiny(train=dict(steps=steps, writers="wandb")), str(workdir)) == 0

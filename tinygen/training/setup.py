@@ -28,8 +28,7 @@ from tinygen.train_step import TrainState
 from tinygen.training import program
 from tinygen.training.batches import bounded
 from tinygen.training.program import Program
-from tinygen.workdir import data_contents, files
-from tinygen.workdir import manifest as rundir
+from tinygen.workdir import data_contents, files, manifest
 from tinygen.workdir.logger import RunLogger
 
 
@@ -69,7 +68,7 @@ def begin_compiling(run: Run) -> Future[jax.stages.Compiled] | None:
     saves, traced = run.saves, run.program.traced()
     operations = flops(products_of(traced.jaxpr))
     compiling = program.compiled_aside(traced) if saves.newest < run.config.train.steps else None
-    saves.manifest = rundir.make_manifest(run.source.fingerprint, store.count(run.program.abstract.params), operations)
+    saves.manifest = manifest.make_manifest(run.source.fingerprint, store.count(run.program.abstract.params), operations)
     return compiling
 
 
@@ -133,8 +132,8 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
     """Raises UserError, with what has changed, if the workdir's run began on other data."""
     if not store.saved_steps(workdir):
         return
-    manifest = store.newest_item(workdir, "manifest")
-    before = manifest.get("data_fingerprint") if isinstance(manifest, dict) else None
+    found = store.newest_item(workdir, "manifest")
+    before = found.get("data_fingerprint") if isinstance(found, dict) else None
     if before == source.fingerprint:
         return
     stored = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")

@@ -1,4 +1,4 @@
-"""What a training step costs before it runs: tracing, lowering, compiling; without a compilation cache and with a filled one."""
+"""The time to trace, lower and compile a training step, without a compilation cache and with a filled one."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def measure(recipe: str, sizes: Mapping[str, Sequence[int]], shape: Sequence[int
 
 
 def cold_and_warm(config: Config, codec: Codec) -> dict[str, Any]:
-    """The seconds of two fresh processes, one after the other, that share an empty compilation cache."""
+    """Seconds of two processes, one after the other, that share an initially empty compilation cache."""
     with tempfile.TemporaryDirectory() as cache:
         cold = compiled_afresh(config, codec, cache)
         entries = sum(path.stat().st_size for path in Path(cache).rglob("*") if path.is_file())
@@ -42,7 +42,7 @@ def cold_and_warm(config: Config, codec: Codec) -> dict[str, Any]:
 
 
 def compiled_afresh(config: Config, codec: Codec, cache: str) -> dict[str, float]:
-    """Seconds of each stage in a process of its own. Raises UserError with the last that it said, if it fails."""
+    """Seconds of each stage in its own process. Raises UserError with the last line of its output if it fails."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "scripts" / "bench"), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -50,26 +50,26 @@ def compiled_afresh(config: Config, codec: Codec, cache: str) -> dict[str, float
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    told = json.dumps({"config": config.to_dict(), "codec": codec.to_json()})
-    done = subprocess.run([sys.executable, "-m", "benchmarks.compiling"], input=told, env=environment, capture_output=True, text=True)
+    given = json.dumps({"config": config.to_dict(), "codec": codec.to_json()})
+    done = subprocess.run([sys.executable, "-m", "benchmarks.compiling"], input=given, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise UserError(f"a process that was to compile the step failed: {(done.stderr.strip() or 'it said nothing').splitlines()[-1]}")
+        raise UserError(f"the process that compiles the step failed: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    """In the fresh process: reads the configuration and the codec, compiles the step, says how long each stage took."""
-    told = json.load(sys.stdin)
+    """In that process: reads the configuration and the codec, compiles the step, prints the time of each stage."""
+    given = json.load(sys.stdin)
     ours.prepare_process()
     import jax
 
-    step = ours.step_of(config_lib.base(**told["config"]), Codec.from_json(told["codec"]))
+    step = ours.step_of(config_lib.base(**given["config"]), Codec.from_json(given["codec"]))
     with jax.set_mesh(step.parts.layout.mesh):
         print(json.dumps(ours.compiled(step.jitted, step.abstract, step.batch)[1]))
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
+    """The result as text."""
     wide = max(len(run["name"]) for run in result["runs"])
     lines = [head(result["machine"]), f"settings: {' '.join(result['settings']) or 'the defaults'}"]
     lines.append(f"{'seconds':<{wide}}  cache {''.join(f'{stage:>9}' for stage in STAGES)}      all")

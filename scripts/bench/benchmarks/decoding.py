@@ -1,4 +1,4 @@
-"""Text by a cache of keys and values, beside a full forward pass for every token."""
+"""Generation with a cache of keys and values, compared with a full forward pass per token."""
 
 import statistics
 from collections.abc import Sequence

@@ -81,7 +81,7 @@ def loaded(recipe: str, settings: Sequence[str]) -> Config:
 
 
 def peer_options(config: Config, vocabulary: int) -> dict[str, Any]:
-    """What `bench_gpt_peer.py` is told."""
+    """The arguments of `bench_gpt_peer.py`."""
     sizes = {name: config.model[name] for name in ("width", "depth", "heads")}
     hidden = swiglu_hidden(config.model.width, 1.5 * config.model.mlp_ratio, config.model.mlp_multiple)  # as MiniGPT rounds it
     return dict(**sizes, hidden=hidden, vocabulary=vocabulary, length=config.data.length, batch_size=config.batch_size)

@@ -1,4 +1,4 @@
-"""What the guards cost: the training step with and without them, on one batch that stays on the device, in blocks that take turns.
+"""The cost of the guards: the training step with and without them, on one batch on the device, in alternating blocks.
 
 With them the device looks whether loss and gradient are finite and takes the update only then; the host reads the counter of the
 call before, and looks for spikes. Without them the update is always taken and nothing is read.
@@ -22,13 +22,13 @@ GOAL = 0.01
 
 
 def measure(recipe: str, block: int, rounds: int) -> dict[str, Any]:
-    """Seconds of a block with the guards and without them, round by round."""
+    """Seconds per block with and without the guards, for each round."""
     from tinygen import build
     from tinygen import train_step as state
 
     config = config_lib.load(recipe)
     if config.train.steps_per_call != 1:
-        raise UserError("train.steps_per_call: one step is timed here")
+        raise UserError("train.steps_per_call: only single steps are timed here")
     codec = build.data_source(config).codec
     guarded = taking(config, codec, block, guarded=True)
     with mock.patch.object(state.jax.lax, "cond", lambda finite, update, skip: update()):
@@ -42,7 +42,7 @@ def measure(recipe: str, block: int, rounds: int) -> dict[str, Any]:
 
 
 def taking(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable[[], None]:
-    """A block of steps."""
+    """Runs a block of steps."""
     import jax
 
     from tinygen.training.nonfinite import Guard, Spikes
@@ -73,7 +73,7 @@ def taking(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
+    """The result as text."""
     without, guarded = (1000 * statistics.median(seconds) / result["block"] for seconds in result["seconds"])
     return "\n".join(
         [

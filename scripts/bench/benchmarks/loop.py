@@ -1,4 +1,4 @@
-"""What the training loop costs beside the step that it runs.
+"""The overhead of the training loop over its step.
 
 Blocks of the real loop (tinygen/train.py: data, logging at the recipe's cadence, progress bar; previews, evaluations and saves
 off) take turns with blocks of the bare jitted step on one batch that stays on the device. Each block of the loop is compared
@@ -20,7 +20,7 @@ GOAL = 0.02
 
 
 def measure(recipe: str, steps: int) -> dict[str, Any]:
-    """Milliseconds a step of the bare step and of the loop, block by block, and the overheads."""
+    """Milliseconds per step of the bare step and of the loop for each block, and the overheads."""
     import jax
     from etils import epath
 
@@ -89,7 +89,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
+    """The result as text."""
     lines = [
         head(result["machine"]),
         f"{result['recipe']}: batch {result['batch_size']}, {result['parameters']:,} parameters; blocks of {result['block']} steps",

@@ -1,4 +1,4 @@
-"""The machine that is measured: whether it is idle, and what it is."""
+"""The machine: whether it is idle, and its description."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""One recipe's training step on several meshes and with several batches: what a device does, holds and sends, and how long a step takes."""
+"""A recipe's training step on several meshes and batch sizes: FLOPs, memory and communication per device, and the time of a step."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ from tinygen.training.preflight import check_batch_size
 def measure(
     recipe: str, settings: Sequence[str], vocabulary: int, meshes: Sequence[tuple[int, int]], batch_sizes: Sequence[int], steps: int
 ) -> str:
-    """A table. meshes: (data, tensor); steps: of each that are timed, one layout after the other: several do not fit side by side."""
+    """A table. meshes: (data, tensor); steps: to time per layout, one layout after the other, since several do not fit in memory."""
     config = gpt_step.loaded(recipe, settings)
     codec = gpt_step.codec_of(vocabulary, config.data.length)
     lines = [
@@ -42,7 +42,7 @@ def measure(
 
 
 def seconds(step: ours.Step, compiled: Any, codec: Codec, size: int, steps: int) -> list[float]:
-    """Of each step but the first, which touches its memory."""
+    """Seconds of each step but the first, which touches its memory for the first time."""
     with jax.set_mesh(step.parts.layout.mesh):
         state = step.create()
     batch = step.parts.layout.share(ours.noise(codec, size))

@@ -24,7 +24,7 @@ OPTIONS = ("width", "depth", "heads", "patch")  # of the model, on the command l
 
 
 class Work(NamedTuple):
-    """Something of ours that can be timed.
+    """A function of tinygen that can be timed.
 
     run: does it once and waits for the device
     stages: seconds of its compilation: trace, lower, compile
@@ -38,7 +38,7 @@ class Work(NamedTuple):
 
 
 def prepare_process() -> bool:
-    """What the command line does before it computes; whether it could."""
+    """Prepares the process as the command line does; returns whether freed memory is kept."""
     try:
         from tinygen.system import malloc, runtime
     except ModuleNotFoundError:  # it needs etils, which a machine that is lent for measuring may not have
@@ -63,7 +63,7 @@ def configuration(chosen: Mapping[str, int], settings: Sequence[str]) -> Config:
 
 
 def changed(config: Config, settings: Sequence[str]) -> Config:
-    """`config` with every "key=value". Raises UserError for a key that does not exist and for a value that it cannot take."""
+    """`config` with every "key=value". Raises UserError for an unknown key and for an invalid value."""
     for setting in settings:  # one after the other: a new name brings another row of keywords
         key, override, keys = setting.partition("=")[0], f"--config.{setting}", config_lib.flatten(config)
         if key not in keys:
@@ -83,14 +83,14 @@ def changed(config: Config, settings: Sequence[str]) -> Config:
 
 
 def noise_codec(shape: Sequence[int], classes: int = CLASSES) -> Codec:
-    """A codec of images of this shape with this many labels."""
+    """A codec of images with this shape and number of labels."""
     x = Field(shape=tuple(shape), dtype="float32", low=-1, high=1)
     label = Field(shape=(), dtype="int32", low=0, high=classes - 1)
     return Codec(medium=Image(), spec={"x": x, "label": label}, conditions=(Labels(tuple(map(str, range(classes)))),))
 
 
 class Step(NamedTuple):
-    """A training step before it is compiled: the jitted function, and what it takes, as shapes with their places.
+    """A training step before compilation: the jitted function and its arguments, as shapes with shardings.
 
     create: makes the state
     """
@@ -103,13 +103,13 @@ class Step(NamedTuple):
 
 
 def step_of(config: Config, codec: Codec) -> Step:
-    """The training step of a configuration on data such as the codec's, as the loop makes it."""
+    """The training step of a configuration for data of this codec, as the loop makes it."""
     from tinygen import build
     from tinygen.profiling import footprint
     from tinygen.training.program import make_program
 
     if config.train.steps_per_call != 1:
-        raise UserError("train.steps_per_call: one step is timed here; `bench.py calls` times several a call")
+        raise UserError("train.steps_per_call: only single steps are timed here; `bench.py calls` times several per call")
     parts = build.parts(config, codec)
     made = make_program(config, parts)
     return Step(parts, made.step, made.initialise, footprint.placed(made.abstract, parts.layout), made.argument)
@@ -134,7 +134,7 @@ def training_step(config: Config, codec: Codec) -> Work:
 
 
 def noise(codec: Codec, batch_size: int) -> Batch:
-    """A batch of what the codec describes, each array uniform over its range."""
+    """A random batch for the codec, each array uniform over its range."""
     numbers = np.random.default_rng(0)
 
     def drawn(field: Field) -> np.ndarray:
@@ -147,7 +147,7 @@ def noise(codec: Codec, batch_size: int) -> Batch:
 
 
 def sampler(config: Config, codec: Codec) -> Work:
-    """A batch of samples, each label in turn, by the weights that a run begins with."""
+    """Sampling a batch, with each label in turn, from a model with its initial weights."""
     import jax
     from flax import nnx
 

@@ -1,4 +1,4 @@
-"""A peer: another implementation of the same work, in a process of its own, that takes its turns when it is told to.
+"""A peer: another implementation of the same work, in its own process, that takes a turn on request.
 
 The protocol is that of `benchmarks.worker`.
 """
@@ -37,7 +37,7 @@ class Peer:
         assert process.stdin is not None
         assert process.stdout is not None
         self.name, self.process, self.log, self.patience, self.needs = name, process, log, patience, needs
-        self.told, self.said = process.stdin, process.stdout
+        self.requests, self.said = process.stdin, process.stdout
         self.facts: dict[str, Any] | None = None
         self.first: float | None = None
         self.once: float | None = None
@@ -47,7 +47,7 @@ class Peer:
     def end(self) -> None:
         """Ends the process, whatever it does."""
         with contextlib.suppress(OSError):
-            self.told.close()  # it leaves of itself, with what it may have started
+            self.requests.close()  # it then exits, and so do its children
         try:
             self.process.wait(GOODBYE)
         except subprocess.TimeoutExpired:
@@ -78,7 +78,7 @@ class Peer:
 
     def _turn(self) -> float | None:
         try:
-            self.told.write("turn\n")
+            self.requests.write("turn\n")
         except OSError as error:
             raise self._death() from error
         seconds = self._answer("seconds")

@@ -1,4 +1,4 @@
-"""The best that a single matrix product reaches on this machine: what a training step is held against."""
+"""The speed of the fastest matrix products on this machine, the reference for a training step."""
 
 import functools
 import time
@@ -20,7 +20,7 @@ SLICE = 0.1  # seconds of products that are timed together: long beside what it 
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
-    """FLOP/s of each shape and kind of operands, in about `seconds` a kind; a shape that would take longer than what is left is left out.
+    """FLOP/s by shape and kind of operands, in about `seconds` per kind; shapes that would exceed the remaining time are skipped.
 
     The arithmetic is that of the model's own products: float32 exact, or operands of bfloat16 summed in float32.
     """
@@ -65,7 +65,7 @@ def best(found: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
+    """The result as text."""
     lines = [head(result["machine"]), "operands   rows x inner x columns    GFLOP/s   (best of three)"]
     for each in result["products"]:
         lines.append(f"{each['operands']:<9}  {' x '.join(map(str, each['shape'])):>22} {max(each['flops_per_s']) / 1e9:10.1f}")

@@ -1,4 +1,4 @@
-"""Ours, our settings and peers at the same work - a training step or a batch of samples - in turns."""
+"""Times tinygen with several settings and peers in turns, on a training step or a batch of samples."""
 
 import contextlib
 import statistics
@@ -62,7 +62,7 @@ def compete(
     rounds: int,
     opponents: Opponents,
 ) -> list[dict[str, Any]]:
-    """A row a contestant: ours first, which the others are compared with."""
+    """A row per contestant; tinygen is first, and the reference of the others."""
     from tinygen import build
 
     codec, variants = ours.noise_codec(shape), [[], *against]
@@ -94,7 +94,7 @@ def compete(
 
 
 def speed(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float]:
-    """Images a second; and `ratio`: those of the first contestant to those of this one, the median of the rounds' ratios."""
+    """Images per second, and `ratio`: the first contestant's speed over this one's, the median over the rounds."""
     if not row["seconds"]:
         return {}
     seconds = row["seconds"] if row.get("raced", True) else row["seconds"] * len(first["seconds"])
@@ -103,24 +103,24 @@ def speed(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float]:
 
 
 def peer_options(work: str, config: Config, shape: Sequence[int], settings: Sequence[str]) -> dict[str, Any]:
-    """What `bench_peer.py` is told. Raises UserError for what it cannot do."""
+    """The arguments of `bench_peer.py`. Raises UserError for work that it does not support."""
     import jax
 
     known = (*SAMPLER, f"objective.nfe={config.objective.nfe}")
     if own := [setting for setting in settings if setting.startswith("objective.") and setting not in known]:
-        raise UserError(f"--peer does not know {', '.join(own)}: its work would be another")
+        raise UserError(f"--peer does not support {', '.join(own)}: its network would differ")
     height, width, channels = shape
     if height != width:
         raise UserError(f"--peer: its images are square, but --shape is {height},{width},{channels}")
     if jax.default_backend() != "cpu":
-        raise UserError(f"--peer computes on the CPU, and tinygen here on {jax.default_backend()}: set JAX_PLATFORMS=cpu")
+        raise UserError(f"--peer computes on the CPU, but tinygen on {jax.default_backend()}: set JAX_PLATFORMS=cpu")
     sizes = {name: config.model[name] for name in ("patch", "width", "depth", "heads")}
     nfe = config.objective.nfe
     return dict(work=work, size=height, channels=channels, **sizes, classes=ours.CLASSES, batch_size=config.batch_size, nfe=nfe)
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
+    """The result as text."""
     lines = [head(result["machine"]), f"medians of {result['rounds']} rounds; settings: {' '.join(result['settings']) or 'the defaults'}"]
     wide = max(len(row["name"]) for run in result["runs"] for row in run["contestants"])
     for run in result["runs"]:
@@ -134,7 +134,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def line(row: Mapping[str, Any], wide: int) -> str:
-    """One contestant's."""
+    """The row of one contestant."""
     start = f"{row['name']:<{wide}}  {row['parameters']:>10,}"
     if not row["seconds"]:
         return f"{start}   no turn ended within the time that --peer_patience gives"

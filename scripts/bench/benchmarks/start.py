@@ -1,4 +1,4 @@
-"""How long a command takes from a shell: training until its first step is in metrics.jsonl, and samples of that run."""
+"""Times commands from the shell: training until its first step is in metrics.jsonl, and sampling from that run."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ LIMIT = 600  # seconds for a first step
 
 
 class Checkout:
-    """A tree of tinygen whose commands are timed, with a folder of its own for runs.
+    """A checkout of tinygen whose commands are timed, with its own folder for runs.
 
     `train` and `sample` return wall seconds. They raise UserError with the last line of stderr if the command fails.
     """
@@ -34,7 +34,7 @@ class Checkout:
         self.run, self.errors = place / "run", place / "errors.txt"
 
     def train(self) -> float:
-        """Until the first line of metrics.jsonl; the run then saves its state and leaves."""
+        """Seconds to the first line of metrics.jsonl; the run is then asked to stop, and saves its state."""
         shutil.rmtree(self.run, ignore_errors=True)
         start = time.perf_counter()
         process = self._begin("train", f"--config={self.recipe}", f"--workdir={self.run}", "--config.train.log_every=1")
@@ -53,7 +53,7 @@ class Checkout:
             _end(process)
 
     def sample(self) -> float:
-        """Of the run that `train` left."""
+        """Seconds to sample from the run of `train`."""
         start = time.perf_counter()
         process = self._begin("sample", f"--ckpt={self.run}", f"--num={self.num}", f"--out={self.place / 'drawn'}")
         try:
@@ -100,7 +100,7 @@ def measure(recipe: str, num: int, rounds: int, against: Sequence[Path]) -> dict
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
+    """The result as text."""
     wide = max(len(run["name"]) for run in result["runs"])
     rounds = len(result["runs"][0][COMMANDS[0]])
     return "\n".join(
@@ -117,7 +117,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills it where it still runs: an interrupted benchmark leaves nothing that computes."""
+    """Kills the process if it still runs, so that an interrupted benchmark leaves none behind."""
     process.kill()
     process.wait()
 

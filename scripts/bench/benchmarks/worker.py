@@ -1,4 +1,4 @@
-"""What peers have in common: they run under another interpreter, and speak in lines with `peer.Peer`.
+"""The common part of peers, which run under another interpreter and exchange lines with `peer.Peer`.
 
 On standard output, JSON: first {"ready": facts} or {"error": reason}, then {"seconds": s} for every line "turn" on standard input,
 which does one piece of the work; at the end of its input a worker leaves. Between turns it waits for the next line and for nothing else.

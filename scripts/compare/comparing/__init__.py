@@ -1,4 +1,4 @@
-"""The parts of the scripts that compare recipes, which import them from their own folder. They run the tree that they stand in."""
+"""The parts of the scripts that compare recipes, which import them from their own folder. They run the checkout that they are part of."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One cell of a comparison: what a run draws with so many network evaluations and some settings, shown and scored."""
+"""A cell of a comparison: the samples of a run with some number of network evaluations and some settings, shown and scored."""
 
 import json
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 
 def judged(folder: Path, data: str, judge: Any) -> dict[str, float]:
-    """The JUDGED numbers of digits. judge: of `score_digits.judge_of(data)`"""
+    """The JUDGED numbers of digits. judge: the result of `score_digits.judge_of(data)`"""
     x, labels, _ = score_digits.read_samples(folder, score_digits.SIZES[data])
     result = score_digits.score(x, labels, data, judge)
     return {name: result[name] for name in JUDGED}
 
 
 def shown(folder: Path) -> np.ndarray:
-    """The pictures [N, H, W, C] that a cell shows, COLUMNS to a row: the first ones of each label, or the first of all."""
+    """The images [N, H, W, C] of a cell, COLUMNS per row: the first of each label, or the first of all."""
     rows = [row for row in record_of(folder)["samples"] if row["file"].endswith(".png")]
     if not rows:
-        raise UserError(f"{folder} holds no pictures: only what is drawn as pictures can be compared here")
+        raise UserError(f"{folder} holds no images: only models of images can be compared here")
     labels = sorted({row["label"] for row in rows if "label" in row})
     if 1 < len(labels) <= ROWS:
         rows = [each for label in labels for each in [row for row in rows if row["label"] == label][:COLUMNS]]

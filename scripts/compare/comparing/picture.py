@@ -1,4 +1,4 @@
-"""A comparison as one picture: a row a way of sampling, a column a number of network evaluations, scores beneath the samples."""
+"""A comparison as one picture: a row per way of sampling, a column per number of network evaluations, scores below the samples."""
 
 import textwrap
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], acro
     FigureCanvasAgg(figure)
 
     def write(x: float, y: float, text: str, **style: Any) -> None:
-        """Text at so many inches from the left and from the top."""
+        """Draws text at a distance in inches from the left and from the top."""
         figure.text(x / total[0], 1 - y / total[1], text, va="top", **style)
 
     write(GAP, GAP, title, fontsize=11)

@@ -1,4 +1,4 @@
-"""What is compared: arms, which are trained, and rows, which are ways of sampling them. Mistakes are found here, before any training."""
+"""The plan of a comparison: arms, which are trained, and rows, which are ways of sampling them. Mistakes are found before any training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ SETTINGS = tuple(name for name in DENOISING if name != "nfe")
 
 
 class Arm(NamedTuple):
-    """A recipe that is trained, and `config`, what it says."""
+    """A recipe to train, and its `config`."""
 
     name: str
     recipe: str
@@ -22,7 +22,7 @@ class Arm(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A way of sampling an arm: with `settings` in place of its recipe's. faults: {nfe: why that is impossible, "" where it is not}"""
+    """A way of sampling an arm, with `settings` in place of its recipe's. faults: {nfe: why it is impossible, or ""}"""
 
     arm: Arm
     settings: dict[str, Any]
@@ -39,30 +39,30 @@ class Row(NamedTuple):
 
 
 def arms_of(words: Sequence[str], overrides: list[str]) -> list[Arm]:
-    """Raises UserError for what is no arm, for two of one name, and for recipes that draw nothing in steps or learn different data."""
+    """Raises UserError for an invalid arm, a duplicate name, and recipes that do not sample in steps or learn different data."""
     arms: dict[str, Arm] = {}
     for word in words:
         name, _, recipe = word.partition("=")
         if not name or not recipe or set(name) & set("/:"):
-            raise UserError(f"--arm={word}: write NAME=RECIPE, with no / or : in the name")
+            raise UserError(f"--arm={word}: give NAME=RECIPE, without / or : in the name")
         if name in arms:
-            raise UserError(f"--arm={word}: there is an arm {name} already; give each a name of its own")
+            raise UserError(f"--arm={word}: another arm is called {name}; give each its own name")
         arms[name] = Arm(name, recipe, cli.configured(recipe, overrides)[0])
         objective, data = arms[name].config.objective, arms[name].config.data
         if "nfe" not in objective:
-            raise UserError(f"--arm={word}: objective {objective.name!r} draws no samples in a number of evaluations")
+            raise UserError(f"--arm={word}: objective {objective.name!r} does not sample with a number of network evaluations")
         if data != next(iter(arms.values())).config.data:
-            raise UserError(f"--arm={word}: its section data is not that of the first arm; compare what learns the same")
+            raise UserError(f"--arm={word}: its data differ from the first arm's; compare recipes on the same data")
     return list(arms.values())
 
 
 def rows_of(arms: Sequence[Arm], sampling: Sequence[str], nfes: Sequence[int]) -> list[Row]:
-    """Raises UserError for settings that an arm does not have, and for a row that would have no cell."""
+    """Raises UserError for settings that an arm does not have, and for a row without any cell."""
     chosen: dict[str, list[str]] = {arm.name: [] for arm in arms}
     for word in sampling:
         name, colon, settings = word.partition(":")
         if not colon:
-            raise UserError(f"--sampling={word}: write NAME:KEY=VALUE, for example {arms[0].name}:sampler=euler")
+            raise UserError(f"--sampling={word}: give NAME:KEY=VALUE, for example {arms[0].name}:sampler=euler")
         if name not in chosen:
             raise unknown(f"arm in --sampling={word}:", name, chosen)
         chosen[name].append(settings)
@@ -71,12 +71,12 @@ def rows_of(arms: Sequence[Arm], sampling: Sequence[str], nfes: Sequence[int]) -
         for settings in [settings_of(words, arm.config) for words in chosen[arm.name] or [""]]:
             rows.append(Row(arm, settings, {nfe: fault(arm.config, settings, nfe) for nfe in nfes}))
             if all(rows[-1].faults.values()):
-                raise UserError(f"{rows[-1].name} can sample with none of --nfe: {rows[-1].faults[nfes[-1]]}")
+                raise UserError(f"{rows[-1].name} cannot sample with any of --nfe: {rows[-1].faults[nfes[-1]]}")
     return rows
 
 
 def settings_of(words: str, config: Config) -> dict[str, Any]:
-    """{"sampler": "euler", "guidance": 1.0} of "sampler=euler,guidance=1". Raises UserError for what the objective does not have."""
+    """{"sampler": "euler", "guidance": 1.0} of "sampler=euler,guidance=1". Raises UserError for unknown settings."""
     found: dict[str, Any] = {}
     for word in filter(None, words.split(",")):
         name, _, value = word.partition("=")
@@ -92,7 +92,7 @@ def settings_of(words: str, config: Config) -> dict[str, Any]:
 
 
 def fault(config: Config, settings: Mapping[str, Any], nfe: int) -> str:
-    """Why a recipe's objective cannot sample that way; "" where it can."""
+    """Why a recipe's objective cannot sample that way; "" if it can."""
     given = config_lib.change(config, {"objective": {**settings, "nfe": nfe}}).objective.to_dict()
     try:
         build.OBJECTIVES[given.pop("name")](**given, shape=(1,))

@@ -1,4 +1,4 @@
-"""Runs that are compared: trained, held against held-out data, and what they cost. What is finished is not done again."""
+"""Trains the runs of a comparison, and reads their costs, losses and distances. Finished work is not repeated."""
 
 import json
 import os
@@ -21,19 +21,19 @@ TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main;
 # loss: what is minimised, on a scale of its own where examples are weighted | raw_loss: without the weights | velocity_loss: flow
 # matching's, of an objective that learns something else
 HELD_OUT = ("loss", "raw_loss", "velocity_loss")
-RATE_STEPS = 100  # of the run that tells how fast a recipe trains; it is told five times, the first one left out
+RATE_STEPS = 100  # of the run that measures how fast a recipe trains; it logs its rate five times, and the first is ignored
 
 
 def call(command: str, *arguments: str) -> None:
-    """A command of tinygen, its words among ours. Raises UserError where it fails: it has said why."""
+    """Runs a command of tinygen, whose output is shown. Raises UserError if it fails."""
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     status = subprocess.run([*TINYGEN, command, *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
     if status:
-        raise UserError(f"tinygen {command} {' '.join(arguments)} ended with status {status}")
+        raise UserError(f"tinygen {command} {' '.join(arguments)} exited with status {status}")
 
 
 def say(line: str) -> None:
-    """A line that tells how far it is."""
+    """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -42,10 +42,10 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[str]) -> list[Path]:
-    """The workdirs of an arm's stages, each trained to its end and begun with the averaged weights of the one before.
+    """The workdirs of an arm's stages, each trained to its end from the averaged weights of the previous one.
 
     settings: overrides of all stages, --config.KEY=VALUE
-    Raises UserError where a stage does not come to its end, and for a workdir that another command began.
+    Raises UserError if a stage does not finish, and for a workdir that belongs to another command.
     """
     runs: list[Path] = []
     for number, recipe in enumerate(stages):
@@ -54,22 +54,20 @@ def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[s
         command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *begin, *settings]
         noted = folder / f"{number}.json"
         if noted.exists() and json.loads(noted.read_text("utf-8")) != command:
-            raise UserError(
-                f"{workdir} was begun by another command, which {noted} holds: give another --out, or take that arm's folder away"
-            )
+            raise UserError(f"{workdir} belongs to another command, recorded in {noted}: give another --out, or delete that arm's folder")
         folder.mkdir(parents=True, exist_ok=True)
         noted.write_text(json.dumps(command))
         if not finished(workdir):
             say(f"training {recipe} in {workdir}")
             call("train", *command)
             if not finished(workdir):
-                raise UserError(f"{workdir} was stopped before its end: the same command goes on from there")
+                raise UserError(f"{workdir} was stopped before its end: run the same command again to resume it")
         runs.append(workdir)
     return runs
 
 
 def check_features(features: str | None) -> None:
-    """Raises UserError for features that are neither a public network's nor a run's."""
+    """Raises UserError for features that belong neither to a public network nor to a run."""
     if features and features not in load.NAMES:
         store.find(features, option="--features")
 
@@ -79,7 +77,7 @@ def finished(workdir: Path) -> bool:
 
 
 def steps_within(minutes: float, recipe: str, folder: Path, seed: int, settings: Sequence[str]) -> int:
-    """The training steps that a recipe takes in so many minutes on this machine, as busy as it is now, which is said: by a short run in
+    """The training steps that a recipe takes in that many minutes on this machine at its present load, measured by a short run in
     `folder`, which is made once.
 
     Evaluations, pictures and checkpoints come on top, as they do in `cost`.
@@ -93,7 +91,7 @@ def steps_within(minutes: float, recipe: str, folder: Path, seed: int, settings:
 
 
 def held_out(run: Path) -> dict[str, float]:
-    """Those of HELD_OUT that the objective has, of the averaged weights; taken now where that was not done."""
+    """The HELD_OUT losses that the objective has, of the averaged weights, evaluated if that has not been done."""
     if not any("loss" in line for line in lines_of(run / "eval.jsonl")):
         say(f"held-out losses of {run}")
         call("eval", f"--ckpt={run}")
@@ -122,7 +120,7 @@ def distances(run: Path, features: str, num: int, flags: Sequence[str] = (), **s
 
 
 def cost(runs: Sequence[Path]) -> dict[str, float]:
-    """Steps of all stages, and the seconds that they took."""
+    """The steps of all stages, and their training time in seconds."""
     steps, seconds = 0, 0.0
     for run in runs:
         before = 0
@@ -135,7 +133,7 @@ def cost(runs: Sequence[Path]) -> dict[str, float]:
 
 
 def table(rows: Sequence[tuple[str, Mapping[str, float | str]]]) -> str:
-    """A line a row, a column for whatever any of them has; "-" where one has it not."""
+    """A text table with a column for every value that any row has; "-" where a row lacks it."""
     names = list(dict.fromkeys(name for _, values in rows for name in values))
     cells = [["", *names], *([row, *(_cell(values.get(name, "-")) for name in names)] for row, values in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -1,4 +1,4 @@
-"""What the cases of `faults` share: runs that were trained once, and a case that trains, checks and remembers what was said."""
+"""Shared by the cases of `faults`: runs that are trained once, and a case that trains, checks and keeps the output."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SHOWN = 240  # characters of what a process said last, in a table
 
 
 class Skipped(Exception):
-    """The machine lacks what an injection needs."""
+    """The machine lacks a feature that an injection needs."""
 
 
 class Scene(NamedTuple):
@@ -50,7 +50,7 @@ class Case:
             self.failures.append(f"not {what}" + (f" but {found}" if found else ""))
 
     def begin_stopped(self) -> None:
-        """The workdir is now that of the run that was killed."""
+        """Replaces the workdir by that of the killed run."""
         shutil.copytree(self.stopped, self.workdir)
 
     def folder(self, step: int) -> Path:
@@ -60,25 +60,25 @@ class Case:
         return Run(self.setup, self.workdir, environment)
 
     def end(self, run: Run, status: int = 0, limit: float = LIMIT) -> str:
-        """Waits for a run, whose exit status must be this one; what it said. One that still runs after `limit` seconds is killed."""
+        """Waits for a run, checks its exit status, and returns its output. After `limit` seconds it is killed."""
         found = run.wait(limit)
         self.heard(run)
         self.check(f"exit status {status}", found == [status], str(found[0]))
         return run.said
 
     def heard(self, run: Run) -> None:
-        """Remembers what a run said last, and keeps all of it beside the workdir."""
+        """Keeps the last lines of a run's output, and stores all of it beside the workdir."""
         with self.workdir.with_suffix(".log").open("a") as file:
             file.write(f"{run.said}\n")
         self.said.append(run.last().replace(f"{self.workdir.parent}/", ""))
 
     def train(self, status: int = 0, environment: Mapping[str, str] | None = None) -> str:
-        """The same command once more, to its end; what it said."""
+        """Runs the same command again to its end; returns its output."""
         with self.start(environment) as run:
             return self.end(run, status)
 
     def refused(self, said: str, name: str) -> None:
-        """The run ended with one or two lines that name something, and no traceback."""
+        """Checks that the run ended with one or two lines that name something, and no traceback."""
         words = said.rstrip().rpartition("\ntinygen: ")[2]
         self.check(f"one or two lines that name {name}", len(words.splitlines()) <= 2 and name in words and "Traceback" not in said)
 
@@ -86,7 +86,7 @@ class Case:
         self.check(f"going on from {step}", begun(said) == step, f"from {begun(said)}")
 
     def intact(self, steps: list[int]) -> None:
-        """These checkpoints are there, each with the sums of its files."""
+        """Checks that these checkpoints exist, each with the checksums of its files."""
         wrong = [
             word for word in wrong_sums(self.workdir) if word.partition(" ")[0].partition(":")[0] in {f"checkpoints/{n}" for n in steps}
         ]
@@ -94,7 +94,7 @@ class Case:
         self.check(f"checkpoints {steps} intact", not missing and not wrong, f"{missing} missing, {wrong}")
 
     def equals(self, all_pictures: bool = True, reference: Path | None = None) -> None:
-        """The finished run is what an uninterrupted one is, its checkpoints have their sums, and each step's numbers stand once."""
+        """Checks that the finished run equals an uninterrupted one, its checksums are right, and each step is logged once."""
         found = differences(reference or self.reference, self.workdir, all_pictures) + wrong_sums(self.workdir)
         self.failures += found
         if not found:
@@ -117,7 +117,7 @@ def make_scene(setup: Setup, folder: Path) -> Scene:
 
 
 def stop(setup: Setup, workdir: Path, step: int) -> Path:
-    """A run killed outside a save, some steps after `step`, with two complete checkpoints. Raises Broken where this cannot be had."""
+    """A run killed outside a save, some steps after `step`, with two complete checkpoints. Raises Broken if there is no such run."""
     for _ in range(5):
         with Run(setup, workdir) as run:
             run.until(step)
@@ -147,7 +147,7 @@ def measure(
 
 
 def attempt(fault: Callable[[Case], None], case: Case) -> dict[str, Any]:
-    """Injects a fault and says what came of it; the workdir is kept where that is not what is promised."""
+    """Injects a fault and returns the outcome; the workdir is kept if the case fails."""
     skipped = ""
     try:
         fault(case)
@@ -171,7 +171,7 @@ def verdict(result: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """What a person reads, in Markdown."""
+    """The result as a Markdown table."""
     rows = ["| fault | injected | the program's last words | checked | verdict |", "|---|---|---|---|---|"]
     for name, result in results.items():
         said = "<br>".join(words[-SHOWN:] for words in result["said"])

@@ -1,4 +1,4 @@
-"""Whether what a run left equals what an uninterrupted one left: checkpoints, numbers, pictures."""
+"""Compares a run with an uninterrupted one: checkpoints, numbers, pictures."""
 
 import contextlib
 import hashlib
@@ -13,13 +13,13 @@ from etils import epath
 from tortures.runs import torn, whole
 
 SUMS = "SHA256SUMS"
-FIRST = 3  # differences of a kind that are told
+FIRST = 3  # differences of each kind that are listed
 SHOWN = 120  # characters of an error
 ONE_AT_A_TIME = threading.Lock()  # Orbax reads with an event loop of its own
 
 
 def differences(reference: Path, workdir: Path, all_pictures: bool = True) -> list[str]:
-    """What differs, in words; empty where the promise is kept.
+    """The differences in words; empty if there are none.
 
     all_pictures: pictures may not be missing either (they may where they could not be written)
     """
@@ -28,7 +28,7 @@ def differences(reference: Path, workdir: Path, all_pictures: bool = True) -> li
 
 def checkpoints(reference: Path, workdir: Path) -> list[str]:
     wanted, found = whole(reference), whole(workdir)
-    told = [f"checkpoints {found} in place of {wanted}"] if found != wanted else []
+    told = [f"checkpoints {found} instead of {wanted}"] if found != wanted else []
     told += [f"checkpoints/{name} was left behind" for name in torn(workdir)]
     for step in sorted({*wanted} & {*found}):
         ours = arrays(reference / "checkpoints" / str(step))
@@ -62,7 +62,7 @@ def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def wrong_sums(workdir: Path) -> list[str]:
-    """What the SHA256SUMS of a run's checkpoints, in the format of sha256sum, say otherwise than their files do."""
+    """Where the SHA256SUMS of a run's checkpoints, in the format of sha256sum, disagree with their files."""
     return [word for step in whole(workdir) for word in _wrong_sums(workdir / "checkpoints" / str(step))]
 
 
@@ -82,7 +82,7 @@ def _wrong_sums(checkpoint: Path) -> list[str]:
 
 
 def numbers(reference: Path, workdir: Path) -> list[str]:
-    """Lines of metrics.jsonl, in order, but for what depends on the machine."""
+    """The differences of metrics.jsonl, line by line, ignoring values that depend on the machine."""
     wanted, found = lines(reference), lines(workdir)
     if found == wanted:
         return []
@@ -92,11 +92,11 @@ def numbers(reference: Path, workdir: Path) -> list[str]:
     other = [str(line["step"]) for line in wanted if line not in found and line["step"] in steps]
     kinds = {"twice": twice, "missing": missing, "with other numbers": other}
     told = [f"{len(names)} {kind} ({', '.join(names[:FIRST])})" for kind, names in kinds.items() if names]
-    return [f"metrics.jsonl, lines: {'; '.join(told) or f'{len(found)} in place of {len(wanted)}, or in another order'}"]
+    return [f"metrics.jsonl, lines: {'; '.join(told) or f'{len(found)} instead of {len(wanted)}, or in another order'}"]
 
 
 def lines(workdir: Path) -> list[dict[str, Any]]:
-    """Each line without its timings; {} for one that is no JSON."""
+    """Each line without its timings; {} for a line that is not JSON."""
     from tinygen.workdir.logger import TIMINGS
 
     def read(line: str) -> dict[str, Any]:

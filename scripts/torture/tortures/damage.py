@@ -1,4 +1,4 @@
-"""Faults of files, done to a run that was killed before it is started again."""
+"""Damages files of a killed run before it is resumed."""
 
 import os
 from collections.abc import Callable
@@ -123,7 +123,7 @@ FAULTS: dict[str, Callable[[Case], None]] = {
 
 
 def damaged(case: Case, injure: Callable[[Path], None]) -> None:
-    """Injures the newest checkpoint, which must be named and set aside as it is; the run must go on from the one before."""
+    """Damages the newest checkpoint, which must be named and set aside unchanged; the run must resume from the one before."""
     case.begin_stopped()
     before, newest = whole(case.workdir)[-2:]
     injure(case.folder(newest))
@@ -137,7 +137,7 @@ def damaged(case: Case, injure: Callable[[Path], None]) -> None:
 
 
 def largest(folder: Path) -> Path:
-    """The largest file of arrays in a checkpoint's state. What describes them may be larger, where they are small."""
+    """The largest file of arrays in a checkpoint's state. Small arrays may have larger metadata."""
     return max((path for path in (folder / "state").rglob("d/*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 

@@ -1,4 +1,4 @@
-"""SIGKILL at any instant: the same command started again must end where an uninterrupted run ends."""
+"""SIGKILL at any moment: the same command, repeated, must end like an uninterrupted run."""
 
 import collections
 import dataclasses
@@ -23,7 +23,7 @@ TRIES = 12  # to kill inside a save; each waits half as long as the one before, 
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """An uninterrupted run. seconds: of one beside `jobs` - 1 others, start-up included; saving: median of a checkpoint's"""
+    """An uninterrupted run. seconds: duration beside `jobs` - 1 others, including start-up; saving: median duration of a save"""
 
     workdir: Path
     seconds: float
@@ -31,9 +31,9 @@ class Reference:
 
 
 def reference(setup: Setup, jobs: int, folder: Path) -> Reference:
-    """Trains once, which also fills the folder of compiled programs, then `jobs` times at the same time, which gives the times.
+    """Trains once, which also fills the compilation cache, then `jobs` times in parallel, to measure durations.
 
-    Raises Broken unless all are equal: otherwise there is nothing to compare with.
+    Raises Broken unless all are equal.
     """
     first = folder / "uninterrupted"
     finish(setup, first)
@@ -78,7 +78,7 @@ def measure(setup: Setup, num: int, in_saves: int, jobs: int, seed: int, folder:
 
 
 def case(setup: Setup, known: Reference, folder: Path, seed: int, index: int, moment: str) -> dict[str, Any]:
-    """One run, killed once, in a "save", after a "step" or at an "instant", and started again."""
+    """One run, killed once, in a "save", after a "step" or at an "instant", and resumed."""
     chance, workdir, tries, killed = random.Random(f"{seed} {index}"), folder / f"killed-{index}", 0, None
     while killed is None or (moment == "save" and killed["where"] != "save" and tries < TRIES):
         shutil.rmtree(workdir, ignore_errors=True)  # it came too late
@@ -91,7 +91,7 @@ def case(setup: Setup, known: Reference, folder: Path, seed: int, index: int, mo
 
 
 def kill(setup: Setup, known: Reference, workdir: Path, chance: random.Random, moment: str, tries: int) -> dict[str, Any] | None:
-    """Kills a run at a random instant, after a random step, or inside a random one of its saves; None where it had ended before."""
+    """Kills a run at a random instant, after a random step, or inside a random one of its saves; None if it had already ended."""
     told = []
     with Run(setup, workdir) as run:
         if moment == "save":
@@ -116,7 +116,7 @@ def kill(setup: Setup, known: Reference, workdir: Path, chance: random.Random, m
 
 
 def place(workdir: Path) -> str:
-    """Where in the run the kill fell, by what it left."""
+    """Where in the run the kill happened, judged by the files left."""
     metrics = workdir / "metrics.jsonl"
     if torn(workdir):
         return "save"
@@ -133,7 +133,7 @@ def lost(setup: Setup, workdir: Path) -> list[str]:
 
 
 def go_on(setup: Setup, known: Reference, workdir: Path, newest: int, left: list[str]) -> list[str]:
-    """Starts the same command again, to the end; says what is not as promised."""
+    """Repeats the command to its end; returns the failures."""
     with Run(setup, workdir) as run:
         statuses = run.wait()
     workdir.with_suffix(".log").write_text(run.said)
@@ -152,7 +152,7 @@ def go_on(setup: Setup, known: Reference, workdir: Path, newest: int, left: list
 
 
 def begun(said: str) -> int | None:
-    """The step that a run said it resumes from, or is at where nothing is left to train; 0 for the beginning, None if it said neither."""
+    """The step from which a run resumed, according to its output; 0 for the beginning, None if it does not say."""
     found = re.search(r"(?:resuming from|this run is at) step (\d+)", said)
     return int(found[1]) if found else 0 if "from the beginning" in said else None
 
@@ -166,7 +166,7 @@ def line(found: dict[str, Any], done: int, num: int) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads, in Markdown."""
+    """The result as a Markdown table."""
     cases, equal = result["cases"], sum(each["equal"] for each in result["cases"])
     counts = collections.Counter(each["where"] for each in cases)
     good = collections.Counter(each["where"] for each in cases if each["equal"])

@@ -14,7 +14,7 @@ USER = ["--map-root-user"] if os.geteuid() else []  # who is not root may mount 
 
 
 def enter() -> None:
-    """Starts this program anew in a namespace where it may mount, if that can be had and has not been done."""
+    """Restarts this program in a namespace where it may mount, if possible and not done yet."""
     if INSIDE in os.environ:
         return
     command = ["unshare", "--mount", *USER]
@@ -33,7 +33,7 @@ def able() -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[None]:
-    """A disk of `mib` MiB at `folder` while inside."""
+    """Mounts a disk of `mib` MiB at `folder` inside the block."""
     folder.mkdir(parents=True)
     _call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder))
     try:
@@ -44,7 +44,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """A folder that nobody can write to while inside. A file that is open stays as it is: only a new mount over it can be read-only."""
+    """Makes a folder read-only inside the block, by a new mount. Files that are already open stay writable."""
     _call("mount", "--bind", str(folder), str(folder))
     try:
         _call("mount", "-o", "remount,bind,ro", str(folder))
@@ -55,7 +55,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filled(folder: Path, left: int = 0) -> Iterator[None]:
-    """The disk of `folder` has only `left` bytes free while inside."""
+    """Leaves only `left` bytes free on the disk of `folder` inside the block."""
     disk = os.statvfs(folder)
     filler = folder / "filler"
     with filler.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Real `tinygen train` processes: started, watched while they speak, killed, waited for."""
+"""Real `tinygen train` processes: start them, watch their output, kill them, wait for them."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ LOOKS = 0.001  # seconds between two looks at a folder
 
 
 class Broken(Exception):
-    """A run did something else than it should have, so that its case cannot go on."""
+    """A run did not behave as expected, so its case cannot continue."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What is trained, in how many processes: the whole command but for the workdir.
+    """The command, without the workdir, and its number of processes.
 
     home: where the processes keep what is theirs (compiled programs, indices of folders), apart from the user's
     timeout: seconds until one of several processes is missed
@@ -61,7 +61,7 @@ class Setup:
 
 
 class Process:
-    """One process. A thread reads what it says: it could not write to a file itself while its disk is full."""
+    """One process. A thread reads its output, since it could not write to a file while its disk is full."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str]):
         self.child = subprocess.Popen(
@@ -102,7 +102,7 @@ class Process:
 
 
 class Run:
-    """The processes of one `tinygen train`; those that still run are killed at the end of the block.
+    """The processes of one `tinygen train`; those still running are killed at the end of the block.
 
     environment: variables besides those of the setup
     """
@@ -127,7 +127,7 @@ class Run:
         self.wait()
 
     def until(self, step: int) -> None:
-        """Waits until a step is in the log of process 0. Raises Broken where the run ends before."""
+        """Waits until a step is in the log of process 0. Raises Broken if the run ends before."""
         first = self.processes[0]
         with first.heard:
             if not first.heard.wait_for(lambda: first.step >= step or not first.running, LIMIT):
@@ -139,12 +139,12 @@ class Run:
         self.processes[index].child.send_signal(number)
 
     def stop(self) -> None:
-        """SIGSTOP to process 0; returns once it stands still, or has ended."""
+        """SIGSTOP to process 0; returns once it has stopped or ended."""
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.processes[0].child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # the signal alone is not waited for
 
     def wait(self, limit: float = LIMIT) -> list[int | None]:
-        """The exit statuses; None for a process that had to be killed, since it still ran after `limit` seconds."""
+        """The exit statuses; None for a process that was killed because it still ran after `limit` seconds."""
         deadline, statuses = time.monotonic() + limit, []
         for process in self.processes:
             try:
@@ -166,12 +166,12 @@ class Run:
         return "\n".join(process.said for process in self.processes)
 
     def last(self, lines: int = 2) -> str:
-        """The last lines that are not a step's numbers, on one."""
+        """The last lines that are not the numbers of a step, joined to one."""
         return " | ".join([line for line in self.said.splitlines() if line.strip() and not STEP.search(line)][-lines:])
 
 
 def finish(setup: Setup, workdir: Path) -> Run:
-    """A run that has ended with status 0. Raises Broken for another one."""
+    """Checks that a run ended with status 0. Raises Broken otherwise."""
     with Run(setup, workdir) as run:
         statuses = run.wait()
     if any(statuses):
@@ -180,7 +180,7 @@ def finish(setup: Setup, workdir: Path) -> Run:
 
 
 def torn(workdir: Path) -> list[str]:
-    """Checkpoints that are being written, or that a killed process left: names of their temporary folders."""
+    """The names of temporary folders of checkpoints that are being written, or were left by a killed process."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(each for each in os.listdir(workdir / "checkpoints") if "orbax-checkpoint-tmp" in each)
     return []

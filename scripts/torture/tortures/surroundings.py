@@ -1,4 +1,4 @@
-"""Faults of what surrounds a run, injected while it trains: its disk, its folders, its data, its clock, its neighbours."""
+"""Faults of a run's environment, injected while it trains: disk, folders, data, clock, other processes."""
 
 import contextlib
 import dataclasses
@@ -165,7 +165,7 @@ def needs_mounts() -> None:
 
 
 def unwritable(case: Case, fault: Callable[[], contextlib.AbstractContextManager[None]]) -> Run:
-    """A whole run, whose workdir cannot be written from a fifth of its steps to two fifths."""
+    """A run whose workdir cannot be written from one fifth to two fifths of its steps."""
     with case.start() as run:
         run.until(case.setup.steps // 5 + case.setup.checkpoint_every // 2)
         before = held(run, case.workdir)
@@ -179,7 +179,7 @@ def unwritable(case: Case, fault: Callable[[], contextlib.AbstractContextManager
 
 
 def held(run: Run, workdir: Path) -> list[int]:
-    """The whole checkpoints of a run that stands still (SIGSTOP) at an instant when none is being written or deleted."""
+    """The complete checkpoints of a run, stopped (SIGSTOP) at a moment when none is being written or deleted."""
     while True:
         run.stop()
         found = whole(workdir)
@@ -191,7 +191,7 @@ def held(run: Run, workdir: Path) -> list[int]:
 
 
 def unsaved_and_equal(case: Case) -> None:
-    """The run went on over saves that failed, noted them, and is whole."""
+    """Checks that the run continued past failed saves, noted them, and is complete."""
     case.check("events.jsonl with what was not saved", bool(case.events("unsaved")))
     case.equals(all_pictures=False)
 

@@ -170,7 +170,7 @@ def test_every_style_names_its_author_and_the_licence_that_its_package_states(st
     assert STYLES[style].author in meta["creator"]["name"]
 
 
-def test_what_a_killed_process_left_is_cleared_and_drawn_anew(tmp_path):
+def test_files_of_a_killed_process_are_deleted_and_drawn_again(tmp_path):
     builder = avatars_builder.builder("micah", 2, str(tmp_path))
     torn = builder.data_path.parent / "incomplete.ABCDEF_1.0.0"
     for folder in (torn, builder.data_path):

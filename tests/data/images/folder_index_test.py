@@ -172,7 +172,7 @@ def test_another_version_of_pillow_looks_again_without_a_word(tmp_path, inspecte
     assert len(inspected) == 2
 
 
-def test_without_a_place_for_the_cache_it_goes_on_and_says_so(tmp_path, monkeypatch):
+def test_without_a_cache_folder_it_continues_and_says_so(tmp_path, monkeypatch):
     put(tmp_path / "a.png")
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -64,7 +64,7 @@ def test_a_window_that_begins_within_a_document_by_hand():
     assert batch["segment"].tolist() == [[1, 2, 2, 2, 2], [1, 1, 1, 1, 1]]
 
 
-def test_unpacked_each_document_begins_a_window_and_goes_on_in_further_ones():
+def test_unpacked_each_document_begins_a_window_and_continues_in_further_ones():
     batch = all_of(windows(stream([3, 9]), 4, E, pack=False))
     assert batch["tokens"].tolist() == [[E, 1, 2, 3], [E, 1, 2, 3], [4, 5, 6, 7], [8, 9, E, E]]
     assert batch["target"].tolist() == [[1, 2, 3, E], [1, 2, 3, 4], [5, 6, 7, 8], [9, E, E, E]]

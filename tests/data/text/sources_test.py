@@ -179,7 +179,7 @@ def test_what_a_run_has_learnt_from_is_read_with_its_vocabulary_whatever_the_tex
     assert source(other, known).codec.medium.vocabulary.kind == "bytes"
 
 
-def test_a_run_that_goes_on_and_a_later_stage_find_the_vocabulary_that_is_stored(stories, tmp_path, monkeypatch):
+def test_a_resumed_run_and_a_later_stage_find_the_stored_vocabulary(stories, tmp_path, monkeypatch):
     codec = source(stories, tokenizer="bpe", vocabulary=300).codec
     mine = config(stories, tokenizer="bpe", vocabulary=280)
     assert setup.codec_so_far(mine, epath.Path(tmp_path)) is None

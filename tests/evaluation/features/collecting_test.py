@@ -95,7 +95,7 @@ def test_a_side_has_the_features_their_moments_and_the_pictures_name(pictures, u
     assert (side.name, side.num, side.fingerprint, side.logits) == ("forty", NUM, "forty", None)
 
 
-def test_interrupted_work_goes_on_where_it_was_and_ends_with_the_same_bits(pictures, using, kept_features):
+def test_interrupted_work_is_resumed_and_ends_with_the_same_bits(pictures, using, kept_features):
     with pytest.raises(Killed):
         features(pictures(stops=30)[0], using, keep=False)
     assert list(kept_features.iterdir())
@@ -152,7 +152,7 @@ def test_a_reference_s_features_stay_and_are_not_taken_again(pictures, using, ke
     assert asked == []
 
 
-def test_samples_features_go_once_their_score_is_given_and_stay_where_it_is_not(pictures, using, kept_features):
+def test_samples_features_are_deleted_once_scored_and_kept_otherwise(pictures, using, kept_features):
     with pytest.raises(UserError), collected(pictures()[0], using, "samples", keep=False):
         raise UserError("the record cannot be written")
     assert list(kept_features.iterdir())

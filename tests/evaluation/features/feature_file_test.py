@@ -34,7 +34,7 @@ def test_rows_come_back_as_they_were_written(file):
     assert file.read().dtype == np.float32
 
 
-def test_another_process_goes_on_where_the_first_one_ended(file):
+def test_another_process_continues_where_the_first_one_ended(file):
     write(file, 20)
     again = FeatureFile(file.path, DIM, file.protocol)
     assert again.rows == 20
@@ -58,7 +58,7 @@ def test_a_changed_byte_is_told_and_nothing_is_read(file, row):
         file.read()
 
 
-def test_rows_that_were_begun_and_not_counted_are_written_anew(file):
+def test_rows_written_but_not_counted_are_rewritten(file):
     write(file, 20)
     with file.path.open("ab") as torn:
         torn.write(b"\xff" * 999)
@@ -143,7 +143,7 @@ def test_rows_are_written_without_a_gap(file):
             file.append(start, rows)
 
 
-def test_rows_that_have_gone_while_others_are_added_are_told(file):
+def test_rows_lost_while_others_are_added_are_reported(file):
     write(file, 10)
     file.delete()
     with pytest.raises(UserError, match=r"was emptied while it was being written\. Give the same command again$"):

@@ -77,16 +77,16 @@ def test_every_mesh_shares_the_work_and_one_with_a_model_axis_the_state_too(caps
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["meshes", "--meshes=8"], "'8' is no list such as 8x1,4x2"),
-        (["meshes", "--meshes=2x1,4x2"], "of as many devices each"),
-        (["meshes", "--meshes=ax2"], "'ax2' is no list such as 8x1,4x2"),
+        (["meshes", "--meshes=8"], "'8' is not a list such as 8x1,4x2"),
+        (["meshes", "--meshes=2x1,4x2"], "all with the same number of devices"),
+        (["meshes", "--meshes=ax2"], "'ax2' is not a list such as 8x1,4x2"),
         (["meshes", "--steps=-1"], "-1 is not positive"),
         (["meshes", SMALL, "--vocabulary=300", "--batch_sizes=3"], "config.batch_size=3"),
         (["loss", "--vocabulary=many"], "many must lie in 258 to 65,536"),
         (["step", f"--config={ROOT}/configs/dit_digits.py"], "is no language model's recipe: its model is 'microdit' on 'digits'"),
         (["loss", "--vocabulary=100"], "100 must lie in 258 to 65,536"),
         (["loss", SMALL, "--set=model.wide=3"], "config key"),
-        (["step", "--peer_modes=fast"], "--peer_modes=fast is none of eager"),
+        (["step", "--peer_modes=fast"], "--peer_modes=fast is not one of eager"),
         (["decoding", "--config=nowhere.py"], "no config file 'nowhere.py'"),
     ],
     ids=str,
@@ -104,7 +104,7 @@ def test_what_cannot_be_measured_is_refused_in_a_line(words, said, capsys):
 def test_a_busy_machine_is_not_timed(command, monkeypatch, capsys):
     monkeypatch.setattr(bench_gpt.machine, "busy_share", lambda: 0.5)
     assert bench_gpt.main([command]) == 2
-    assert "others use 50% of this machine's processors: numbers would be false" in capsys.readouterr().err
+    assert "others use 50% of this machine's processors: timings would be wrong" in capsys.readouterr().err
 
 
 def test_a_peer_without_torch_says_so(monkeypatch, capfd):

@@ -103,8 +103,8 @@ def test_arguments_that_make_no_sense_are_refused(bench, wrong, capsys):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (["--set=train.steps_per_call=4"], "`bench.py calls` times several a call"),
-        (["--peer=python", "--set=objective.sampler=heun"], "--peer does not know objective.sampler=heun"),
+        (["--set=train.steps_per_call=4"], "`bench.py calls` times several per call"),
+        (["--peer=python", "--set=objective.sampler=heun"], "--peer does not support objective.sampler=heun"),
         (["--json=nowhere/x.json"], "there is no folder nowhere"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_process_that_cannot_compile_is_one_line(bench, monkeypatch, capsys):
     failed = subprocess.CompletedProcess([], 1, "", "Traceback\n  ...\nMemoryError: too much\n")
     monkeypatch.setattr(bench.compiling.subprocess, "run", lambda *arguments, **keywords: failed)
     assert bench.main(["compile", "--width=16"]) == 2
-    assert capsys.readouterr().err == "bench: a process that was to compile the step failed: MemoryError: too much\n"
+    assert capsys.readouterr().err == "bench: the process that compiles the step failed: MemoryError: too much\n"
 
 
 def test_help_names_every_command_at_once_without_jax():

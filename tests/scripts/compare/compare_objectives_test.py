@@ -166,7 +166,7 @@ def test_minutes_are_steps_at_the_rate_of_a_short_run_and_the_schedule_ends_with
 @pytest.mark.parametrize("arms", [(":unlabelled", ":unlabelled+meanflow")], ids=str)
 def test_what_the_judge_cannot_read_has_pictures_and_no_accuracy(calls, compare, numbers, capsys, arms, tmp_path):
     assert compare(arms=arms) == 0
-    assert "accuracy, spread and distance are left out" in capsys.readouterr().err
+    assert "accuracy, spread and distance are omitted" in capsys.readouterr().err
     assert "accuracy" not in numbers()["rows"][0]["cells"][0]
     assert (tmp_path / "out" / "objectives.png").exists()
 
@@ -176,15 +176,15 @@ def test_what_the_judge_cannot_read_has_pictures_and_no_accuracy(calls, compare,
     [
         (dict(nfe="0"), "--nfe=0"),
         (dict(nfe="1,x"), "--nfe=1,x"),
-        (dict(nfe="1", arms=("",)), "none of --nfe: nfe=1 is too few"),
-        (["--arm=one=other.py"], "an arm one already"),
+        (dict(nfe="1", arms=("",)), "any of --nfe: nfe=1 is too few"),
+        (["--arm=one=other.py"], "another arm is called one"),
         (["--arm=nameless"], "--arm=nameless"),
-        (["--arm=a/b=mine.py"], "no / or :"),
+        (["--arm=a/b=mine.py"], "without / or :"),
         (["--arm=three=nowhere.py"], "no config file 'nowhere.py'"),
-        (dict(arms=("", ":classifier")), "'classification' draws no samples"),
-        (dict(arms=("", ":unlabelled")), "section data"),
+        (dict(arms=("", ":classifier")), "'classification' does not sample"),
+        (dict(arms=("", ":unlabelled")), "its data differ"),
         (["--set=train.stpes=3"], "train.stpes"),
-        (["--sampling=sampler=euler"], "write NAME:KEY=VALUE"),
+        (["--sampling=sampler=euler"], "give NAME:KEY=VALUE"),
         (["--sampling=three:sampler=euler"], "'three'"),
         (["--sampling=one:samplr=euler"], "'sampler'"),
         (["--sampling=one:guidance=x"], "guidance is a number"),
@@ -192,14 +192,14 @@ def test_what_the_judge_cannot_read_has_pictures_and_no_accuracy(calls, compare,
         (["--sampling=two:guidance=2"], "'meanflow' has no such setting"),
         (["--minutes=-1"], "--minutes=-1"),
         (["--steps=0"], "--steps=0"),
-        (["--samples=19"], "the judge wants two of each class"),
+        (["--samples=19"], "at least two samples per class"),
         (["--num=1"], "--num=1"),
         (["--features=runs/nowhere"], "--features=runs/nowhere"),
         (["--out=mine.py"], "--out=mine.py"),
     ],
     ids=str,
 )
-def test_a_slip_is_told_in_a_line_before_anything_is_trained(calls, compare, capsys, monkeypatch, tmp_path, arguments, said):
+def test_a_mistake_is_refused_in_one_line_before_any_training(calls, compare, capsys, monkeypatch, tmp_path, arguments, said):
     monkeypatch.chdir(tmp_path)
     assert (compare(**arguments) if isinstance(arguments, dict) else compare(*arguments)) == 2
     told = capsys.readouterr().err

@@ -122,7 +122,7 @@ def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
         (["--seeds=x"], "--seeds=x"),
         (["--seeds=0,0"], "each seed once"),
         (["--arm=nameless"], "--arm=nameless"),
-        (["--arm=one=other.py"], "a name of its own"),
+        (["--arm=one=other.py"], "its own name"),
         (["--arm=three=other.py"], "no config file 'other.py'"),
         (["--arm=three=a.py:nothing"], "nothing"),
         (["--set=train.stepz=4"], "stepz"),
@@ -132,7 +132,7 @@ def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
     ],
     ids=str,
 )
-def test_a_slip_is_told_in_a_line_before_anything_is_trained(calls, tmp_path, capsys, arguments, said):
+def test_a_mistake_is_refused_in_one_line_before_any_training(calls, tmp_path, capsys, arguments, said):
     assert run(tmp_path, *arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
@@ -142,7 +142,7 @@ def test_a_slip_is_told_in_a_line_before_anything_is_trained(calls, tmp_path, ca
 def test_a_folder_of_another_command_is_not_taken_for_this_one(calls, tmp_path, capsys):
     run(tmp_path, "--seeds=0")
     assert run(tmp_path, "--seeds=0", "--set=train.steps=7") == 2
-    assert "was begun by another command" in capsys.readouterr().err
+    assert "belongs to another command" in capsys.readouterr().err
 
 
 def test_a_run_that_was_stopped_is_not_compared(tmp_path, monkeypatch, capsys):

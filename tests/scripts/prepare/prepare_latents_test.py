@@ -78,7 +78,7 @@ def test_a_recipe_that_mirrors_has_mirrored_images_encoded_besides(made, add_row
         (("--autoencoder=nowhere",), "", "--autoencoder=nowhere: there is no such file"),
     ],
 )
-def test_what_cannot_be_encoded_is_told_before(prepare, tmp_path, capsys, more, variant, told):
+def test_images_that_cannot_be_encoded_are_reported_before_encoding(prepare, tmp_path, capsys, more, variant, told):
     assert prepare(tmp_path / "out", *more, variant=variant) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -86,7 +86,7 @@ def test_what_cannot_be_encoded_is_told_before(prepare, tmp_path, capsys, more, 
 
 def test_sides_that_the_factor_does_not_divide_are_refused(made):
     found = dataclasses.replace(patch_autoencoder.load(made.place / "patches", ""), factor=3)
-    with pytest.raises(UserError, match=r"images of 8x8 are no multiple of the 3 pixels.*\n.*config.data.size=9"):
+    with pytest.raises(UserError, match=r"images of 8x8 are not multiples of the autoencoder's factor, 3 pixels.*\n.*config.data.size=9"):
         prepare_latents.check_images(made.images.codec, found)
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_is_there_is_left_alone(made, prepare, capsys):
     assert (made.folder / "latents.json").stat().st_mtime_ns == before
 
 
-def test_a_disk_with_too_little_room_is_told_of_before(prepare, tmp_path, monkeypatch, capsys):
+def test_a_disk_with_too_little_room_is_refused_before_encoding(prepare, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prepare_latents, "free_bytes", lambda path: 2**20)
     assert prepare(tmp_path / "out") == 2
     assert "1,797 latents take 449 kiB, and 1 MiB are free there" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_a_disk_with_too_little_room_is_told_of_before(prepare, tmp_path, monkey
     [
         (OSError(28, "No space left on device", "train.array_record"), 2, "train.array_record: No space left on device"),
         (RuntimeError("write() failed: No space left on device"), 2, "cannot be written: write() failed: No space left"),
-        (KeyboardInterrupt(), 130, "interrupted; nothing is left of it"),
+        (KeyboardInterrupt(), 130, "interrupted; no files are left"),
     ],
 )
 def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys, fault, status, told):

@@ -76,7 +76,7 @@ def test_it_ends_with_what_was_made_and_the_next_command(prepare, tmp_path, caps
         (["--batch_size=0"], {}, "--batch_size=0"),
         (["--encoder=/elsewhere"], {}, "--encoder=/elsewhere: there is no such folder"),
         ([], dict(words=("",)), "no training image has a caption"),
-        (["--out=."], {}, "is there already"),
+        (["--out=."], {}, "already exists"),
     ],
     ids=str,
 )
@@ -86,12 +86,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing(prepare, tmp_path, capsys, opt
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.py"}
 
 
-def test_a_disk_without_room_is_told_of_before_anything_is_encoded(prepare, tmp_path, capsys, monkeypatch):
+def test_a_disk_without_room_is_refused_before_any_encoding(prepare, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prepare_text, "free_bytes", lambda path: 2**20 + 100)
     monkeypatch.setattr(prepare_text, "encoded", None)
     assert prepare() == 2
     tokens = sum(len(told.WORDS[index % 5].split()) for each in (24, 8) for index in range(each))
-    assert f"embeddings of {tokens} tokens take" in capsys.readouterr().err
+    assert f"embeddings of {tokens} tokens need" in capsys.readouterr().err
 
 
 def test_what_is_interrupted_leaves_nothing(prepare, tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_what_is_interrupted_leaves_nothing(prepare, tmp_path, monkeypatch):
 def test_values_that_float16_does_not_hold_are_refused(monkeypatch, prepare, capsys):
     monkeypatch.setattr(told, "vector", lambda word, place: np.full(told.FEATURES, 1e6, np.float32))
     assert prepare() == 2
-    assert "not finite, or beyond 65,504" in capsys.readouterr().err
+    assert "non-finite or beyond 65,504" in capsys.readouterr().err
 
 
 def test_an_overfitted_recipe_has_the_captions_of_all_its_data(prepare, tmp_path):

@@ -94,7 +94,7 @@ def test_one_bit_of_one_array_is_a_difference():
     ],
     ids=["missing", "twice", "torn", "order", "number"],
 )
-def test_a_line_of_metrics_that_is_not_the_same_is_told(finished, copied, change, told):
+def test_a_different_line_of_metrics_is_reported(finished, copied, change, told):
     path = copied / "metrics.jsonl"
     path.write_text("".join(f"{line}\n" for line in change(path.read_text().splitlines())))
     (found,) = compare.differences(finished.workdir, copied)
@@ -108,27 +108,27 @@ def test_only_the_timings_of_a_line_may_differ(finished, copied):
     assert compare.differences(finished.workdir, copied) == []
 
 
-def test_pictures_and_checkpoints_that_are_not_the_same_are_told(finished, copied):
+def test_different_pictures_and_checkpoints_are_reported(finished, copied):
     Image.new("L", (4, 4)).save(copied / "samples" / "000010.png")
     (copied / "samples" / "000020.png").unlink()
     shutil.rmtree(copied / "checkpoints" / "10")
     (copied / "checkpoints" / "30.orbax-checkpoint-tmp").mkdir()
     assert compare.differences(finished.workdir, copied) == [
-        "checkpoints [20] in place of [10, 20]",
+        "checkpoints [20] instead of [10, 20]",
         "checkpoints/30.orbax-checkpoint-tmp was left behind",
         "samples/, missing: 000020.png",
         "samples/, different: 000010.png",
     ]
 
 
-def test_a_checkpoint_that_cannot_be_read_is_told(finished, copied):
+def test_an_unreadable_checkpoint_is_reported(finished, copied):
     for path in (copied / "checkpoints" / "20" / "state").rglob("d/*"):  # of two that hold the same arrays one is not read
         path.write_bytes(b"")
     (found,) = compare.differences(finished.workdir, copied)
     assert found.startswith("checkpoints/20 cannot be read: ")
 
 
-def test_sums_that_are_wrong_or_not_there_are_told(tmp_path):
+def test_wrong_and_missing_checksums_are_reported(tmp_path):
     folder = tmp_path / "checkpoints" / "10"
     (folder / "state").mkdir(parents=True)
     (folder / "state" / "a").write_text("content")
