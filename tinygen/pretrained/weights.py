@@ -57,11 +57,11 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
         size = path.stat().st_size
         if not path.is_file():
             raise UserError(f"weights {path}: not a regular file")
-        data = path.read_bytes() if size <= LARGEST else b""
+        if size > LARGEST:
+            raise UserError(f"weights {path}: {size:,} bytes are more than any network read here has ({LARGEST:,})")
+        data = path.read_bytes()
     except OSError as error:
         raise UserError(f"weights {path}: {error.strerror}") from error
-    if size > LARGEST:
-        raise UserError(f"weights {path}: {size:,} bytes are more than any network read here has ({LARGEST:,})")
     sha256 = hashlib.sha256(data).hexdigest()
     if path.name in NAMES and sha256 != PUBLIC:
         raise UserError(
@@ -76,7 +76,7 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """Arrays by name. Raises ValueError with a reason, or another error, if it is not a weights file."""
+    """Arrays by name. Raises ValueError with a reason, or another error, if the data are not a weights file's."""
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > LARGEST:
