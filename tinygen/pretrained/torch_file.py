@@ -19,10 +19,11 @@ import numpy as np
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older format
 STREAM = 1001  # the only version of that format, its second pickle
 
-OPCODES = frozenset(
-    "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE GLOBAL EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
-    "EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT BINGET LONG_BINGET BINPERSID REDUCE BUILD".split()
-)
+OPCODES = {
+    "PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "GLOBAL",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS",
+    "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "BINPERSID", "REDUCE", "BUILD",
+}  # fmt: skip
 MOST = 100_000  # maximum instructions of a pickle; the public file has a few thousand
 DIMENSIONS = 64  # maximum dimensions of a tensor, as in PyTorch
 
@@ -122,7 +123,9 @@ def interpret(file: io.BytesIO) -> Any:
     """Reads the pickle at the file's position and advances past it. Raises ValueError for a pickle that would execute code."""
     start = file.tell()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-        if number > MOST or (opcode.name == "LONG_BINPUT" and argument > MOST):  # the unpickler's memo is as long as the largest index
+        if number > MOST or (
+            opcode.name == "LONG_BINPUT" and int(argument or 0) > MOST
+        ):  # the unpickler's memo is as long as the largest index
             raise ValueError(f"its description takes more than {MOST:,} instructions")
         if opcode.name not in OPCODES:
             raise ValueError(f"its pickle has an instruction that tensors do not need ({opcode.name})")
@@ -154,7 +157,7 @@ class Unpickler(pickle.Unpickler):
 
 
 class Empty(dict[str, Any]):
-    """A dict that is created empty and drops the attributes that PyTorch attaches to it: a small pickle could make many copies of either."""
+    """A dict that is created empty and drops the attributes PyTorch sets: of either, a small pickle could make many copies."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from flax import nnx
 from tinygen.nn.layers import Buffer
 
 HIGHEST = jax.lax.Precision.HIGHEST  # the default precision on GPUs and TPUs changes the distance
+LAYOUT = ("NHWC", "HWIO", "NHWC")  # of a convolution's input, kernel and output
 AROUND = ((0, 0), (1, 1), (1, 1), (0, 0))  # one pixel on all sides of [B, H, W, C]
 
 
@@ -32,14 +33,8 @@ class Convolution(nnx.Module):
         self.dropped = 0 if pad else 1
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = jax.lax.conv_general_dilated(
-            x,
-            self.kernel[...],
-            (self.stride, self.stride),
-            self.padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            precision=HIGHEST,
-        )
+        kernel, strides = self.kernel[...], (self.stride, self.stride)
+        y = jax.lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=LAYOUT, precision=HIGHEST)
         y = y[:, : y.shape[1] - self.dropped, : y.shape[2] - self.dropped]
         return jax.nn.relu(y + self.bias[...])
 

@@ -13,10 +13,10 @@ from tinygen.checkpoints.weights import EVERYWHERE, digest
 from tinygen.checkpoints.weights import load as load_weights
 from tinygen.data.codec import encode_pixels
 from tinygen.errors import UserError, unknown
-from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.efflite import efflite0
 from tinygen.evaluation.features.inception import inception
 from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.features.resize import bicubic
 from tinygen.train_step import Tree, merge
 
 NAMES = ("inception", "efflite0")

@@ -1,4 +1,4 @@
-"""The interface of feature extractors."""
+"""The interface of feature extractors, and the folding of batch norms that they share."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,6 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
+
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var")  # PyTorch's names of scale, shift, mean and variance
+EPSILON = 1e-3  # of batch norm, in all networks here
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,3 +36,16 @@ class Network:
     apply: Callable[[Any, jax.Array], dict[str, jax.Array]]
     variables: Any
     sha256: str
+
+
+def folded(
+    kernel: np.ndarray, scale: np.ndarray, shift: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A convolution with the following batch norm folded in, computed in float64.
+
+    kernel: PyTorch's, [C', C, height, width]
+    Returns the kernel [height, width, C, C'] and the bias [C'] in float32.
+    """
+    gain = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + EPSILON)
+    kernel = kernel.astype(np.float64).transpose(2, 3, 1, 0)
+    return (kernel * gain).astype(np.float32), (shift.astype(np.float64) - mean * gain).astype(np.float32)
