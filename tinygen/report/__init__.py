@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,8 +11,8 @@ from etils import epath
 
 from tinygen.errors import UserError, in_line
 from tinygen.media import element_of
-from tinygen.report import charts, page, texts
-from tinygen.report.pictures import BUDGET, Album, pack
+from tinygen.report import charts, page
+from tinygen.report.pictures import BUDGET, pack, texts
 from tinygen.report.run import Run, read
 from tinygen.system.terminal import say
 from tinygen.workdir.files import File, folder
@@ -51,14 +51,13 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
     """(the page, notes about all runs). Adds problems with pictures to each run's problems."""
     groups = [[File(run.folder, "data.png")] for run in runs if run.folder.type_of("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
-    groups += [[path for path in group if shown_by(path) == "img"] for group in previews]
-    album = pack(groups, budget)
-    words, unread = texts.read([path for group in previews for path in group if shown_by(path) == "pre"])
+    album = pack(groups + [[path for path in group if shown_by(path) == "img"] for group in previews], budget)
+    words, unread = texts([path for group in previews for path in group if shown_by(path) == "pre"])
     for run in runs:
         damaged = {path: problem for path, problem in (album.problems | unread).items() if path.folder is run.folder}
         run.problems += [f"{path.name} cannot be shown: {problem}" for path, problem in damaged.items()]
     blobs = list(dict.fromkeys(each.data for each in album.pictures.values()))
-    number = {path: blobs.index(each.data) for path, each in album.pictures.items()}
+    seen = {path: dict(blob=blobs.index(each.data), width=each.width, height=each.height) for path, each in album.pictures.items()}
     links = [relative(run.folder.path(), target) for run in runs]
     notes = [album.note] if album.note else []
     data = {
@@ -66,28 +65,25 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
         "charts": charts.compose(runs),
         "remarks": charts.remarks(runs),
         "marks": marks(runs),
-        "grids": grids(
-            runs, links, {path: picture(album, number, path) for path in number} | {path: {"text": each} for path, each in words.items()}
-        ),
-        "examples": examples(runs, album, number),
+        "grids": grids(runs, links, seen | {path: {"text": each} for path, each in words.items()}),
+        "examples": examples(runs, seen),
     }
     return page.render(runs, links, notes, data, blobs, now), notes
 
 
-def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[File, dict[str, Any]]) -> list[dict[str, Any]]:
+def grids(runs: Sequence[Run], links: Sequence[str | None], seen: Mapping[File, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of preview, each run's previews by step and their prompts.
 
-    seen: the page's content of each file, a `picture` or {"text": ...}
+    seen: the page's content of each file, {"blob": its index, "width": ..., "height": ...} or {"text": ...}
     """
     made = []
     for name in dict.fromkeys(name for run in runs for name in run.grids):
         shown = []
         for index, (run, link) in enumerate(zip(runs, links, strict=True)):
             held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in seen}
-            pictures = [seen[path] | {"file": None if link is None else f"{link}{quote(path.name)}"} for path in held.values()]
+            pictures = [{**seen[path], "file": None if link is None else f"{link}{quote(path.name)}"} for path in held.values()]
             if held:
-                asked = run.prompts if name == "samples" else []
-                shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=asked))
+                shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=run.prompts if name == "samples" else []))
         if shown:
             made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
     return made
@@ -98,17 +94,10 @@ def shown_by(path: File) -> str:
     return element_of(path.path.suffix.removeprefix("."))
 
 
-def picture(album: Album, number: dict[File, int], path: File) -> dict[str, Any]:
-    return dict(blob=number[path], width=album.pictures[path].width, height=album.pictures[path].height)
-
-
-def examples(runs: Sequence[Run], album: Album, number: dict[File, int]) -> list[dict[str, Any]]:
+def examples(runs: Sequence[Run], seen: Mapping[File, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each run's training examples; a single shared entry if all runs have the same."""
-    made = []
-    for index, run in enumerate(runs):
-        path = File(run.folder, "data.png")
-        if path in number:
-            made.append(dict(run=index, captions=captions(run), **picture(album, number, path)))
+    files = [File(run.folder, "data.png") for run in runs]
+    made = [dict(run=index, captions=captions(runs[index]), **seen[path]) for index, path in enumerate(files) if path in seen]
     same = len(made) == len(runs) and len({(each["blob"], *each["captions"]) for each in made}) == 1
     return [made[0] | {"run": None}] if same else made
 

@@ -1,4 +1,4 @@
-"""The pictures of a report, each stored once and compressed to fit a size budget."""
+"""The previews of a report: pictures, each stored once and compressed to fit a size budget, and texts."""
 
 import base64
 import dataclasses
@@ -12,12 +12,15 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
+from tinygen.errors import printable
 from tinygen.workdir.files import PICTURE, File
 
 BUDGET = 12_000_000  # base64 characters of all pictures
 WEBP_SIDE = 16383  # the format's limit
 PIXELS = 2**25  # limit of a picture; a grid of 64 images of 512 x 512 has half as many
 ALL_PIXELS = 2**25  # limit of all pictures; more would rarely fit the budget, and take long to encode
+LONGEST = 20_000  # characters of one text
+ROOM = 4_000_000  # characters of all texts
 
 
 @dataclasses.dataclass
@@ -146,3 +149,18 @@ def _webp(image: Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "WEBP", **options)
     return buffer.getvalue()
+
+
+def texts(paths: Sequence[File]) -> tuple[dict[File, str], dict[File, str]]:
+    """(texts by path, truncated to fit; problems of those that cannot be read)"""
+    most = min(LONGEST, ROOM // max(1, len(paths)))
+    found, problems = {}, {}
+    for path in paths:
+        try:
+            content = path.beginning(4 * most + 4)  # bytes; a character has at most four
+        except OSError as error:
+            problems[path] = str(error.strerror)
+            continue
+        text = printable(content.decode("utf-8", "replace"))
+        found[path] = text if len(text) <= most else f"{text[:most]}\n[the rest is in the file]"
+    return found, problems

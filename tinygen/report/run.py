@@ -1,12 +1,14 @@
 """Reads a workdir for the report, in whatever state it is: unreadable parts are listed in `problems`."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,11 +69,8 @@ class Run:
     def changed(self) -> dict[str, Any]:
         """{dotted key: the recipe's value} of keys changed on the command line."""
         changed = self.start.get("changed")
-        return (
-            {key: pair[0] if isinstance(pair, list) and pair else pair for key, pair in changed.items()}
-            if isinstance(changed, dict)
-            else {}
-        )
+        pairs = changed.items() if isinstance(changed, dict) else ()
+        return {key: pair[0] if isinstance(pair, list) and pair else pair for key, pair in pairs}
 
     @property
     def step(self) -> int:
@@ -132,38 +131,33 @@ def read(path: str, name: str) -> Run:
     return run
 
 
-def _read(run: Run, name: str, most: int) -> bytes | None:
-    """The content of a file; None if it does not exist, or, with a problem, if it cannot be read."""
+@contextlib.contextmanager
+def _noting(run: Run, name: str) -> Iterator[None]:
+    """Notes an unreadable or damaged file among the run's problems."""
     try:
-        return run.folder.read(name, most)
+        yield
     except OSError as error:
         run.problems.append(f"{name} cannot be read: {error.strerror}")
-        return None
+    except (ValueError, RecursionError) as error:
+        run.problems.append(f"{name} is damaged: {error}")
 
 
 def _entries(run: Run, name: str) -> list[Entry]:
-    try:
+    with _noting(run, name):
         return run.folder.entries(name)
-    except OSError as error:
-        run.problems.append(f"{name} cannot be read: {error.strerror}")
-        return []
+    return []
 
 
 def _object(run: Run, name: str) -> dict[str, Any]:
-    content = _read(run, name, DOCUMENT)
-    if content is None:
-        if not any(problem.startswith(name) for problem in run.problems):
+    with _noting(run, name):
+        content = run.folder.read(name, DOCUMENT)
+        if content is None:
             run.problems.append(f"{name} is missing")
-        return {}
-    try:
-        tree = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        run.problems.append(f"{name} is damaged: {error}")
-        return {}
-    if not isinstance(tree, dict):
-        run.problems.append(f"{name} is damaged: it holds no object")
-        return {}
-    return tree
+        elif isinstance(tree := json.loads(content), dict):
+            return tree
+        else:
+            raise ValueError("it holds no object")
+    return {}
 
 
 def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]:
@@ -173,7 +167,7 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
     """
     found: collections.deque[dict[str, Any]] = collections.deque(maxlen=most)
     torn, count = [], 0
-    try:
+    with _noting(run, name):
         for number, line in enumerate(run.folder.lines(name, last=SHOWN_BYTES), 1):
             try:
                 content = None if line is None else json.loads(line)
@@ -184,8 +178,6 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
                 count += 1
             elif line is None or (line.strip() and line.endswith(b"\n")):
                 torn.append(number)
-    except OSError as error:
-        run.problems.append(f"{name} cannot be read: {error.strerror}")
     if torn:
         run.problems.append(f"{name}: {len(torn)} damaged line(s) left out, the first is line {torn[0]}")
     if count > len(found):
@@ -238,12 +230,9 @@ def finite(value: Any) -> float | None:
 
 def _events(run: Run) -> list[dict[str, Any]]:
     """events.jsonl, and configuration changes that are only in the older config_changes.jsonl."""
-    events = _lines(run, "events.jsonl", MOST_LINES)
+    events, older = _lines(run, "events.jsonl", MOST_LINES), _lines(run, "config_changes.jsonl", MOST_LINES)
     recorded = [event.get("changes") for event in events]
-    older = [
-        {"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl", MOST_LINES) if changes not in recorded
-    ]
-    return older + events
+    return [{"event": "config", "changes": changes} for changes in older if changes not in recorded] + events
 
 
 def _grids(run: Run) -> dict[str, dict[int, File]]:
@@ -262,17 +251,16 @@ def _grids(run: Run) -> dict[str, dict[int, File]]:
 
 
 def _prompts(run: Run) -> list[str]:
-    return (_read(run, "prompts.txt", DOCUMENT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
+    with _noting(run, "prompts.txt"):
+        return (run.folder.read("prompts.txt", DOCUMENT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
+    return []
 
 
 def _examples(run: Run) -> list[dict[str, Any]]:
-    content = _read(run, "data.json", DOCUMENT)
-    try:
-        examples = json.loads(content or b"[]")
-    except (ValueError, RecursionError) as error:
-        run.problems.append(f"data.json is damaged: {error}")
-        return []
-    return [example for example in examples if isinstance(example, dict)][:MOST_LINES] if isinstance(examples, list) else []
+    with _noting(run, "data.json"):
+        examples = json.loads(run.folder.read("data.json", DOCUMENT) or b"[]")
+        return [example for example in examples if isinstance(example, dict)][:MOST_LINES] if isinstance(examples, list) else []
+    return []
 
 
 def _few(names: list[str]) -> str:
