@@ -14,7 +14,6 @@ from tinygen.evaluation.metrics.moments import check_finite
 
 DTYPE = np.dtype("<f4")
 SUMMED = 4096  # rows in memory at a time during verification
-CONTEXT = 60  # characters of a protocol quoted in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +21,7 @@ class FeatureFile:
     """Rows of features [N, D], and a .json file of the same name with the number of complete rows and their checksum.
 
     The latter is written last and atomically, so a process killed at any time leaves only complete rows.
+
     path: of the rows; the folder is created with the first rows
     dim: features per row
     protocol: how the features were computed; rows with another protocol are neither read nor extended
@@ -53,7 +53,7 @@ class FeatureFile:
         if dim != self.dim:
             raise UserError(f"{self.path} holds rows of {dim} features, not of {self.dim}: they are another network's. Delete {self._head}")
         if protocol != self.protocol:
-            raise UserError(f"{self.path} was made by another protocol ({_difference(protocol, self.protocol)}): delete {self._head}")
+            raise UserError(f"{self.path} was made by another protocol ({protocol!r} -> {self.protocol!r}): delete {self._head}")
         if not 0 <= rows * self._row <= size:
             raise UserError(f"{self.path} is damaged: {rows} rows are {rows * self._row} bytes, and it has {size}. Delete {self._head}")
         return rows, crc
@@ -123,12 +123,3 @@ class FeatureFile:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._head)
-
-
-def _difference(theirs: str, ours: str) -> str:
-    """Two strings from where they start to differ: "...nfe: 25 -> ...nfe: 50"."""
-    unlike = [index for index, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other]
-    same = unlike[0] if unlike else min(len(theirs), len(ours))
-    start = max(0, same - CONTEXT // 2)
-    dots = "..." if start else ""
-    return " -> ".join(f"{dots}{text[start : start + CONTEXT]!r}" for text in (theirs, ours))
