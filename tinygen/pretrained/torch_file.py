@@ -28,17 +28,11 @@ MOST = 100_000  # maximum instructions of a pickle; the public file has a few th
 DIMENSIONS = 64  # maximum dimensions of a tensor, as in PyTorch
 
 DTYPES = {
-    "DoubleStorage": np.dtype("<f8"),
-    "FloatStorage": np.dtype("<f4"),
-    "HalfStorage": np.dtype("<f2"),
+    "DoubleStorage": np.dtype("<f8"), "FloatStorage": np.dtype("<f4"), "HalfStorage": np.dtype("<f2"),
     "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
-    "LongStorage": np.dtype("<i8"),
-    "IntStorage": np.dtype("<i4"),
-    "ShortStorage": np.dtype("<i2"),
-    "CharStorage": np.dtype("i1"),
-    "ByteStorage": np.dtype("u1"),
-    "BoolStorage": np.dtype("?"),
-}
+    "LongStorage": np.dtype("<i8"), "IntStorage": np.dtype("<i4"), "ShortStorage": np.dtype("<i2"), "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"), "BoolStorage": np.dtype("?"),
+}  # fmt: skip
 
 
 class Storage(NamedTuple):

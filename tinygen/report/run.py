@@ -17,7 +17,7 @@ from etils import epath
 from tinygen.config import flatten
 from tinygen.errors import UserError
 from tinygen.media import element_of
-from tinygen.workdir.files import MIB, Entry, File, Folder, folder
+from tinygen.workdir.files import MIB, Entry, File, Folder, folder, json_object
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
 SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.([a-z0-9]+)")
@@ -169,11 +169,7 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
     torn, count = [], 0
     with _noting(run, name):
         for number, line in enumerate(run.folder.lines(name, last=SHOWN_BYTES), 1):
-            try:
-                content = None if line is None else json.loads(line)
-            except (ValueError, RecursionError):
-                content = None
-            if isinstance(content, dict):
+            if (content := json_object(line)) is not None:
                 found.append(content)
                 count += 1
             elif line is None or (line.strip() and line.endswith(b"\n")):

@@ -98,11 +98,12 @@ class EffLite0(nnx.Module):
         self.classes_bias = Buffer(_array(arrays, "_fc.bias", (CLASSES,)))
 
     def __call__(self, x: jax.Array) -> dict[str, jax.Array]:
-        x = _relu6(self.stem(x))
+        x = jax.nn.relu6(self.stem(x))
         for block in self.blocks:
             x = block(x)
-        features = jnp.mean(_relu6(self.head(x)), (1, 2))
-        return {"features": features, "logits": _product(features, self.classes[...]) + self.classes_bias[...]}
+        features = jnp.mean(jax.nn.relu6(self.head(x)), (1, 2))
+        logits = jnp.matmul(features, self.classes[...], precision=HIGHEST) + self.classes_bias[...]
+        return {"features": features, "logits": logits}
 
 
 class Block(nnx.Module):
@@ -116,8 +117,8 @@ class Block(nnx.Module):
         self.project = Convolution(arrays, f"{name}_project_conv", f"{name}_bn2", (1, 1, wide, outputs))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        h = _relu6(self.expand(x)) if self.expand is not None else x
-        h = self.project(_relu6(self.depthwise(h)))
+        h = jax.nn.relu6(self.expand(x)) if self.expand is not None else x
+        h = self.project(jax.nn.relu6(self.depthwise(h)))
         return x + h if self.residual else h
 
 
@@ -137,7 +138,7 @@ class Convolution(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel, strides = self.kernel[...], (self.stride, self.stride)
         if kernel.shape[:2] == (1, 1):  # as a matrix product, 1.5 times as fast on a CPU
-            return _product(x, kernel[0, 0]) + self.bias[...]
+            return jnp.matmul(x, kernel[0, 0], precision=HIGHEST) + self.bias[...]
         y = jax.lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=LAYOUT, precision=HIGHEST)
         return y + self.bias[...]
 
@@ -157,16 +158,6 @@ class Depthwise(Convolution):
         for i, j in itertools.product(range(side), repeat=2):
             y = y + x[:, i : i + last[0] : stride, j : j + last[1] : stride] * self.kernel[i, j, 0]
         return y
-
-
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """[..., C] · [C, C'] -> [..., C'] as a single matrix product."""
-    y = jnp.dot(x.reshape(-1, x.shape[-1]), kernel, precision=HIGHEST)
-    return y.reshape(*x.shape[:-1], kernel.shape[-1])
-
-
-def _relu6(x: jax.Array) -> jax.Array:
-    return jnp.clip(x, 0.0, 6.0)
 
 
 def _array(arrays: Arrays, name: str, shape: tuple[int, ...]) -> np.ndarray:

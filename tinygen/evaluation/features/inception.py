@@ -20,21 +20,10 @@ from tinygen.errors import UserError, unknown
 from tinygen.evaluation.features import inception_blocks as blocks
 from tinygen.evaluation.features import resize
 from tinygen.evaluation.features.network import BATCH_NORM, Network, folded
-from tinygen.nn.layers import Buffer
 from tinygen.pretrained.weights import NAMES, PUBLIC, find, read
 
 DIM = 2048
 CLASSES = 1008
-
-
-class Head(nnx.Module):
-    """[B, 2048] -> [B, 1008], without the file's bias, as in the Inception Score."""
-
-    def __init__(self):
-        self.kernel = Buffer(jnp.zeros((DIM, CLASSES)))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.matmul(x, self.kernel[...], precision=blocks.HIGHEST)
 
 
 class Inception(nnx.Module):
@@ -57,7 +46,8 @@ class Inception(nnx.Module):
         self.Mixed_7a = blocks.MixedD(768)
         self.Mixed_7b = blocks.MixedE(1280, blocks.average)
         self.Mixed_7c = blocks.MixedE(2048, functools.partial(blocks.maximum, stride=1))
-        self.fc = Head()
+        # without the file's bias, as in the Inception Score
+        self.fc = nnx.Linear(DIM, CLASSES, use_bias=False, precision=blocks.HIGHEST, rngs=nnx.Rngs(0))
 
     def __call__(self, x: jax.Array) -> dict[str, jax.Array]:
         x = blocks.maximum(blocks.chain(x, self.Conv2d_1a_3x3, self.Conv2d_2a_3x3, self.Conv2d_2b_3x3))

@@ -43,9 +43,8 @@ def abreast(x: jax.Array, *layers: Convolution) -> list[jax.Array]:
     """Several 1x1 convolutions of x [B, H, W, C] as one matrix product."""
     kernel = jnp.concatenate([layer.kernel[0, 0] for layer in layers], -1)
     bias = jnp.concatenate([layer.bias[...] for layer in layers])
-    y = jax.nn.relu(jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, precision=HIGHEST) + bias)
     ends = np.cumsum([layer.bias.shape[0] for layer in layers])
-    return jnp.split(y.reshape(*x.shape[:-1], -1), ends[:-1], -1)
+    return jnp.split(jax.nn.relu(jnp.matmul(x, kernel, precision=HIGHEST) + bias), ends[:-1], -1)
 
 
 def chain(x: jax.Array, *layers: Callable[[jax.Array], jax.Array]) -> jax.Array:
