@@ -51,8 +51,8 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
     """(the page, notes about all runs). Adds problems with pictures to each run's problems."""
     groups = [[File(run.folder, "data.png")] for run in runs if run.folder.type_of("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
-    album = pack(groups + [[path for path in group if shown_by(path) == "img"] for group in previews], budget)
-    words, unread = texts([path for group in previews for path in group if shown_by(path) == "pre"])
+    album = pack(groups + [[path for path in group if element_of(path.name) == "img"] for group in previews], budget)
+    words, unread = texts([path for group in previews for path in group if element_of(path.name) == "pre"])
     for run in runs:
         damaged = {path: problem for path, problem in (album.problems | unread).items() if path.folder is run.folder}
         run.problems += [f"{path.name} cannot be shown: {problem}" for path, problem in damaged.items()]
@@ -78,7 +78,7 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: Mapping[File, 
     """
     made = []
     for name in dict.fromkeys(name for run in runs for name in run.grids):
-        shown = []
+        shown: list[dict[str, Any]] = []
         for index, (run, link) in enumerate(zip(runs, links, strict=True)):
             held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in seen}
             pictures = [{**seen[path], "file": None if link is None else f"{link}{quote(path.name)}"} for path in held.values()]
@@ -87,11 +87,6 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: Mapping[File, 
         if shown:
             made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
     return made
-
-
-def shown_by(path: File) -> str:
-    """The HTML element that shows a preview."""
-    return element_of(path.path.suffix.removeprefix("."))
 
 
 def examples(runs: Sequence[Run], seen: Mapping[File, Mapping[str, Any]]) -> list[dict[str, Any]]:

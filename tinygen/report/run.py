@@ -20,7 +20,7 @@ from tinygen.media import element_of
 from tinygen.workdir.files import MIB, Entry, File, Folder, folder, json_object
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
-SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.([a-z0-9]+)")
+SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.[a-z0-9]+")
 DOCUMENT = MIB  # size limit of config.json and similar files, which have a few thousand bytes
 SHOWN_BYTES = 32 * MIB  # read from the end of each JSON lines file
 MOST_LINES, MOST_SERIES = 2000, 500  # maximum on a page
@@ -235,7 +235,7 @@ def _grids(run: Run) -> dict[str, dict[int, File]]:
     grids: dict[str, dict[int, File]] = {}
     others = 0
     for entry in _entries(run, "samples"):
-        if (match := SHOWN.fullmatch(entry.name)) and element_of(match[3]):
+        if (match := SHOWN.fullmatch(entry.name)) and element_of(entry.name):
             grids.setdefault(match[2] or "samples", {})[int(match[1])] = File(run.folder, f"samples/{entry.name}")
         else:
             others += 1
