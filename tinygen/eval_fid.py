@@ -40,8 +40,8 @@ MOST = 10_000_000  # samples; more is a typing error
 class Task(NamedTuple):
     """What all scores of one call share.
 
-    left_out: number of reference files that could not be decoded
-    record: file to which scores are appended; None = print only
+    left_out: reference files that could not be decoded
+    record: the file to append to; None = print only
     """
 
     using: Extractor
@@ -94,8 +94,7 @@ def main(
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
     plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are valid before the first is drawn
-    own = functools.cache(functools.partial(_data_of, config, saved))
-    found = references.find(ref or "train", network, own)
+    found = references.find(ref or "train", network, functools.partial(_data_of, config, saved))
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
     using = extractor(network(), parts.layout)
@@ -104,8 +103,7 @@ def main(
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
     sums, given = identity(saved), generated.told_by(cond, found.pictures)
     tree = trained.load(saved, parts, ema=ema)
-    values: list[dict[str, float]] = []
-    scored: list[Pictures] = []
+    values, scored = [], []
     for config, parts, evaluations in plans:
         sampling = {
             "labels": rule, "sampler": config.objective.get("sampler"), "nfe": evaluations, **guidance(config, saved.codec),

@@ -8,11 +8,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from tinygen import build
-from tinygen import config as config_lib
 from tinygen.checkpoints import store
-from tinygen.checkpoints.weights import EVERYWHERE, digest
-from tinygen.checkpoints.weights import load as load_weights
+from tinygen.checkpoints.weights import digest, frozen
 from tinygen.errors import UserError
 from tinygen.pretrained import stable_diffusion_vae, weights
 from tinygen.train_step import Tree, graph_of, merge
@@ -76,9 +73,7 @@ def of_run(ckpt: str, option: str) -> Autoencoder:
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"
             "Train an autoencoder first, tinygen train --config=autoencoder_avatars, and give its workdir."
         )
-    parts = build.parts(config_lib.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
-    with jax.set_mesh(parts.layout.mesh):
-        params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
+    parts, params, buffers = frozen(saved)
     variables = {"params": params, "buffers": buffers}
     return _frozen(saved.name, digest(variables), parts.create, variables)
 

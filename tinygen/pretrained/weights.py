@@ -40,10 +40,8 @@ DTYPES = {
 def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
     """(arrays by name, SHA-256 of the file) of a `.pth` of PyTorch (either format), an `.npz` or a `.safetensors`.
 
-    No code in the file is executed. A file with a public name must be that file, which is checked before parsing.
-
-    Raises:
-      UserError: the file cannot be read, is torn or not a weights file, or would execute code.
+    No code in the file is executed. A file with a public name must be that file, which is checked before parsing. Raises UserError if
+    the file cannot be read, is torn or not a weights file, or would execute code.
     """
     path = Path(path)
     try:
@@ -105,18 +103,17 @@ def tensors(data: bytes) -> dict[str, np.ndarray]:
 
 
 def find(weights: str | None, url: str = URL) -> Path:
-    """The path of Inception's weights: the given file, or the public one in the caches of tinygen and torch.hub.
+    """The path of Inception's weights: the given file, or the public one, in the cache of torch.hub (which pytorch-fid and
+    torch-fidelity use) or of tinygen, where it is downloaded to if neither has it.
 
-    If it is in neither, it is downloaded to tinygen's cache.
-
-    Raises:
-      UserError: the given file does not exist, or the public one cannot be downloaded.
+    Raises UserError if the given file does not exist, or the public one cannot be downloaded.
     """
     if weights:
         if not Path(weights).is_file():
             raise UserError(f"--weights={weights}: no such file")
         return Path(weights)
-    own, torch = cache_folders()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own, torch = cache / "tinygen" / "weights", Path(os.environ.get("TORCH_HOME") or cache / "torch") / "hub" / "checkpoints"
     for folder in (own, torch):
         for name in NAMES:
             if (folder / name).is_file():
@@ -128,12 +125,6 @@ def find(weights: str | None, url: str = URL) -> Path:
             f"Inception's weights are not here and could not be downloaded ({getattr(error, 'reason', error)}): put {NAMES[0]}\n"
             f"into {own} or give it as --weights=FILE (SHA-256 {PUBLIC}; from {url}). Without it: --features=efflite0"
         ) from error
-
-
-def cache_folders() -> tuple[Path, Path]:
-    """tinygen's cache folder for weights, and torch.hub's, which pytorch-fid and torch-fidelity use."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "tinygen" / "weights", Path(os.environ.get("TORCH_HOME") or cache / "torch") / "hub" / "checkpoints"
 
 
 def download(url: str, path: Path, sha256: str) -> Path:
