@@ -38,17 +38,13 @@ MOST = 10_000_000  # samples; more is a typing error
 
 
 class Task(NamedTuple):
-    """What all scores of one call share.
-
-    left_out: reference files that could not be decoded
-    record: the file to append to; None = print only
-    """
+    """What all scores of one call share."""
 
     using: Extractor
     scores: Mapping[str, Score]
     reference: Side
-    left_out: int
-    record: epath.Path | None
+    left_out: int  # reference files that could not be decoded
+    record: epath.Path | None  # file to append to; None = print only
 
 
 def main(

@@ -18,37 +18,25 @@ NOTE = "note"  # field of a score's record: why a distance is not an FID or not 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of the two sets of pictures that a score compares.
-
-    num: number of pictures; 0 if unknown (statistics from elsewhere)
-    mean, covariance: float64 [D], [D, D]
-    features: float32 [N, D], if a score needs them
-    logits: float32 [N, K], if a score needs them
-    """
+    """One of the two sets of pictures that a score compares."""
 
     name: str
-    num: int
+    num: int  # of pictures; 0 if unknown (statistics from elsewhere)
     fingerprint: str
-    mean: np.ndarray
-    covariance: np.ndarray
-    features: np.ndarray | None = None
-    logits: np.ndarray | None = None
+    mean: np.ndarray  # float64 [D]
+    covariance: np.ndarray  # float64 [D, D]
+    features: np.ndarray | None = None  # float32 [N, D], if a score needs them
+    logits: np.ndarray | None = None  # float32 [N, K], if a score needs them
 
 
 class Score(NamedTuple):
-    """compute: (samples, reference, network) -> {name: value}; checkpoints are ranked by the first value
-
-    needs: "pictures" = features of the reference, not only its moments; "logits" = logits of the samples
-    fewest: the least number of samples and, if it needs "pictures", of reference pictures
-    first: the short name of the first value, see `named`
-    sign: 1 if less is better, -1 if more is
-    """
+    """How a score is computed, (samples, reference, network) -> {name: value}; checkpoints are ranked by the first value."""
 
     compute: Callable[[Side, Side, Network], dict[str, float]]
-    needs: tuple[str, ...]
-    fewest: int
-    first: str
-    sign: int
+    needs: tuple[str, ...]  # "pictures" = features of the reference, not only its moments; "logits" = logits of the samples
+    fewest: int  # samples and, if it needs "pictures", reference pictures
+    first: str  # the short name of the first value, see `named`
+    sign: int  # 1 if less is better, -1 if more is
 
 
 def chosen(names: Sequence[str], network: Callable[[], Network], option: str, known: Mapping[str, Score] | None = None) -> dict[str, Score]:

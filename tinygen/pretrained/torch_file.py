@@ -4,6 +4,7 @@ Supports both formats: the zip archive, and the older stream of pickles followed
 machine that can call any function by name. Here its instructions are checked first, and only dicts and tensors can be created.
 """
 
+import functools
 import io
 import math
 import pickle
@@ -70,12 +71,8 @@ def read_zip(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
     if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
         raise ValueError("its numbers are big-endian")
     tensors = state(interpret(io.BytesIO(archive.read(f"{root}data.pkl"))))
-    storages: dict[str, bytes] = {}
-    for tensor in tensors.values():
-        key = tensor.storage.key
-        if key not in storages:
-            storages[key] = archive.read(f"{root}data/{key}")
-    return arrays(tensors, lambda storage: np.frombuffer(storages[storage.key], storage.dtype, storage.size))
+    data = functools.cache(lambda key: archive.read(f"{root}data/{key}"))
+    return arrays(tensors, lambda storage: np.frombuffer(data(storage.key), storage.dtype, storage.size))
 
 
 def is_stream(data: bytes) -> bool:

@@ -40,7 +40,6 @@ class Series:
 class Run:
     """The contents of a workdir. Any part may be empty, for a run that has just started, an older one, or a damaged one.
 
-    settings: config.json, by dotted names
     grids: {name: {step: PNG file, or text}}; the objective's samples are named "samples"
     prompts: the prompts of the samples of every grid, in order
     examples: the labels and captions of data.png, in order
@@ -48,7 +47,7 @@ class Run:
 
     folder: Folder
     name: str
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json, by dotted names
     manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
     series: dict[str, Series] = dataclasses.field(default_factory=dict)
     events: list[dict[str, Any]] = dataclasses.field(default_factory=list)

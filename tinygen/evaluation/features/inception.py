@@ -64,9 +64,7 @@ def inception(preset: str, weights: str | None) -> Network:
 
     preset: "adm", "pytorch-fid" or "clean": how images are resized and scaled
     weights: a file in any format of `weights.read`, with the public file's names; None: the public file
-
-    Raises:
-      UserError: an unknown preset, or weights that are unavailable, unreadable, or of another network.
+    Raises UserError for an unknown preset, and for weights that are unavailable, unreadable, or of another network.
     """
     if preset not in resize.PRESETS:
         raise unknown("preset", preset, resize.PRESETS)

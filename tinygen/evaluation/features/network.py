@@ -15,27 +15,20 @@ EPSILON = 1e-3  # of batch norm, in all networks here
 class Network:
     """A frozen network that extracts features for scores.
 
-    name: "inception", "efflite0", or a run's
-    distance: the name of a Fréchet distance over it: "FID" (only with Inception's public weights), "FD-EffLite0", ...
-    dim: features per image
-    preset: the name of the preprocessing of images
-    size: (height, width) of its input
     prepare: uint8 [H, W, 3] -> float32 [height, width, 3], the network's input; runs on the host, in threads
     apply: (variables, float32 [B, height, width, 3]) -> {"features": [B, dim], "logits": [B, K]}; pure, to be jitted; logits only if
         Inception Score can use them
-    variables: the weights, a tree of arrays
-    sha256: of the weights' file
     """
 
-    name: str
-    distance: str
-    dim: int
-    preset: str
-    size: tuple[int, int]
+    name: str  # "inception", "efflite0", or a run's
+    distance: str  # of a Fréchet distance over it: "FID" (only with Inception's public weights), "FD-EffLite0", ...
+    dim: int  # features per image
+    preset: str  # of the preprocessing of images
+    size: tuple[int, int]  # height and width of its input
     prepare: Callable[[np.ndarray], np.ndarray]
     apply: Callable[[Any, jax.Array], dict[str, jax.Array]]
-    variables: Any
-    sha256: str
+    variables: Any  # the weights, a tree of arrays
+    sha256: str  # of the weights' file
 
 
 def folded(

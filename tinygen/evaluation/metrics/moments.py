@@ -11,16 +11,11 @@ BLOCK = 1024  # rows converted to float64 at a time
 
 @dataclasses.dataclass
 class Moments:
-    """The first two moments of some rows, independent of their batching up to rounding.
+    """The first two moments of some rows, independent of their batching up to rounding."""
 
-    count: rows
-    mean: float64 [D]
-    scatter: float64 [D, D], Σ (x - mean)(x - mean)ᵀ
-    """
-
-    count: int
-    mean: np.ndarray
-    scatter: np.ndarray
+    count: int  # rows
+    mean: np.ndarray  # float64 [D]
+    scatter: np.ndarray  # float64 [D, D], Σ (x - mean)(x - mean)ᵀ
 
     @classmethod
     def empty(cls, dim: int) -> "Moments":
