@@ -78,12 +78,10 @@ def record(place: str) -> epath.Path:
 
 
 def scores(line: Mapping[str, Any]) -> dict[str, float]:
-    skipped = {"step", "seed"}
-    numbers = {name: value for name, value in line.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-    return {
-        name: float(value) for name, value in numbers.items()
-        if name not in skipped and not name.endswith(APART) and abs(value) <= sys.float_info.max
-    }  # fmt: skip
+    """The finite numbers in a line, except those that identify the samples or belong to another score."""
+    named = {name: value for name, value in line.items() if name not in ("step", "seed") and not name.endswith(APART)}
+    numbers = {name: value for name, value in named.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    return {name: float(value) for name, value in numbers.items() if abs(value) <= sys.float_info.max}
 
 
 def about(line: Mapping[str, Any]) -> str:

@@ -28,7 +28,10 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
         raise UserError(f"--out={target}: there is no folder {target.parent}")
     text, notes = build(runs, target, time.time())
     content = text.encode("utf-8", "replace")  # a file may contain half a character
-    write(target, content)
+    try:
+        folder(target.parent).write(target.name, content)  # atomically: a browser never reads a mix of two versions
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror}): give another --out") from error
     say(f"{target}  {len(content) / 1e6:.1f} MB")
     for run in runs:
         for problem in run.problems:
@@ -121,9 +124,8 @@ def names(workdirs: Sequence[str]) -> list[str]:
     parts = [epath.Path(path).absolute().parts for path in workdirs]
 
     def ending(own: tuple[str, ...]) -> str:
-        others = [each for each in parts if each != own]
-        depth = next((depth for depth in range(1, len(own)) if all(own[-depth:] != each[-depth:] for each in others)), len(own))
-        return "/".join(own[-depth:])
+        ends = (own[-depth:] for depth in range(1, len(own) + 1))
+        return "/".join(next(end for end in ends if all(each == own or each[-len(end) :] != end for each in parts)))
 
     return [ending(own) for own in parts]
 
@@ -134,11 +136,3 @@ def relative(folder: epath.Path, target: epath.Path) -> str | None:
         return None
     way = os.path.relpath(os.path.abspath(folder), os.path.abspath(target.parent))
     return "" if way == "." else quote(way, errors="surrogateescape") + "/"
-
-
-def write(target: epath.Path, content: bytes) -> None:
-    """Writes the page atomically, so that a browser never reads a mix of two versions."""
-    try:
-        folder(target.parent).write(target.name, content)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}): give another --out") from error
