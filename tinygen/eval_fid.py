@@ -97,7 +97,7 @@ def main(
     task = _task(found, using, wanted, record or saved.workdir / compare.RECORD)
     labelled = found.examples if found.conditions == saved.codec.conditions else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
-    sums, given = identity(saved), generated.told_by(cond, found.pictures)
+    sums, given = identity(saved), generated.facts_of(cond, found.pictures)
     tree = trained.load(saved, parts, ema=ema)
     values, scored = [], []
     for config, parts, evaluations in plans:

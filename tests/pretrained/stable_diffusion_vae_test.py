@@ -144,7 +144,7 @@ def changed(name, *shape, number=0.0, dtype=np.float32):
         (changed("encoder.conv_in.weight", 10**9, 0, 3, 3), r"encoder.conv_in.weight is \[1000000000, 0, 3, 3\], where"),
         (without("encoder"), r"its encoder has 0 stages of 0 blocks"),
         (lambda arrays: {f"encoder.down_blocks.{n}.resnets.0.conv1.bias": np.zeros(1) for n in range(99)}, r"99 stages"),
-        (changed("encoder.down_blocks.0.resnets.0.conv1.weight", 40, 32, 3, 3), r"40, 64, 96 features, which are no multiples of 32$"),
+        (changed("encoder.down_blocks.0.resnets.0.conv1.weight", 40, 32, 3, 3), r"40, 64, 96 features, not multiples of 32$"),
     ],
     ids=range(12),
 )

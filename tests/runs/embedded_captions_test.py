@@ -177,7 +177,7 @@ def test_samples_are_scored_with_the_reference_s_captions_read_when_they_are_dra
     np.testing.assert_array_equal(cond["embed"][rows], reference.take(order[rows])["embed"])
     np.testing.assert_array_equal(cond["embed_mask"], reference.take(order)["embed_mask"])
     pictures = SimpleNamespace(fingerprint="these")
-    assert generated.told_by(cond, pictures) == {"embed": order.tolist(), "embed_mask": cond["embed_mask"].tolist(), "of": "these"}
+    assert generated.facts_of(cond, pictures) == {"embed": order.tolist(), "embed_mask": cond["embed_mask"].tolist(), "of": "these"}
 
 
 @pytest.mark.parametrize(("labels", "reference"), [(["all"], True), (["data"], False)])

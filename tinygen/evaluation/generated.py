@@ -74,11 +74,11 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
     return cond, "as the reference's"
 
 
-def told_by(cond: Batch, pictures: Pictures | None) -> dict[str, Any]:
+def facts_of(cond: Batch, pictures: Pictures | None) -> dict[str, Any]:
     """Identifies conditions for a fingerprint: by value, or by index and source if they are read lazily.
 
     pictures: the reference that the conditions belong to, if any
     """
-    told = {name: (rows.index if isinstance(rows, Rows) else rows).tolist() for name, rows in cond.items()}
+    facts = {name: (rows.index if isinstance(rows, Rows) else rows).tolist() for name, rows in cond.items()}
     read = any(isinstance(each, Rows) for each in cond.values())
-    return told | ({"of": pictures and pictures.fingerprint} if read else {})
+    return facts | ({"of": pictures and pictures.fingerprint} if read else {})

@@ -91,7 +91,7 @@ def statistics(path: str, network: Network, option: str) -> Side:
         mean, covariance = (file.read(name).astype(np.float64, casting="same_kind") for name in names)
         about = json.loads(file.text("about")) if "about" in file else {}
         if not isinstance(about, dict):
-            raise ValueError("about is no JSON object")
+            raise ValueError("about is not a JSON object")
         num = 0
         if "num" in file:
             if (stated := file.header("num")).shape or stated.dtype.kind not in "iu":

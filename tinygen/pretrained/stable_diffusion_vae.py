@@ -125,10 +125,10 @@ def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
     stages, depth = counted("encoder.down_blocks"), counted("encoder.down_blocks.0.resnets")
     if not (0 < stages <= MOST["stages"] and 0 < depth <= MOST["blocks"]):
-        raise ValueError(f"its encoder has {stages} stages of {depth} blocks, which is none of latent diffusion's")
+        raise ValueError(f"its encoder has {stages} stages of {depth} blocks, unlike any of latent diffusion's")
     widths = tuple(features(f"encoder.down_blocks.{stage}.resnets.0.conv1.weight", 0) for stage in range(stages))
     if any(width % GROUPS for width in widths):
-        raise ValueError(f"its stages have {', '.join(map(str, widths))} features, which are no multiples of {GROUPS}")
+        raise ValueError(f"its stages have {', '.join(map(str, widths))} features, not multiples of {GROUPS}")
     factor, channels = 2 ** (stages - 1), features("encoder.conv_in.weight", 1)
     return dict(shape=(factor, factor, channels), widths=widths, depth=depth, latent=features("post_quant_conv.weight", 0), groups=GROUPS)
 

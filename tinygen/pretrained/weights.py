@@ -143,7 +143,7 @@ def download(url: str, path: Path, sha256: str) -> Path:
                     total.update(block)
                     file.write(block)
         if total.hexdigest() != sha256:
-            raise ValueError(f"SHA-256 {total.hexdigest()[:8]}... came, not {sha256[:8]}...")
+            raise ValueError(f"SHA-256 {total.hexdigest()[:8]}... in place of {sha256[:8]}...")
         part.replace(path)
     finally:
         with contextlib.suppress(OSError):

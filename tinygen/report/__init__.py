@@ -94,10 +94,10 @@ def grids(runs: Sequence[Run], links: Sequence[str | None], seen: Mapping[File, 
 
 def examples(runs: Sequence[Run], seen: Mapping[File, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each run's training examples; a single shared entry if all runs have the same."""
-    files = [File(run.folder, "data.png") for run in runs]
-    made: list[dict[str, Any]] = [
-        dict(run=index, captions=captions(runs[index]), **seen[path]) for index, path in enumerate(files) if path in seen
-    ]
+    made: list[dict[str, Any]] = []
+    for index, run in enumerate(runs):
+        if picture := seen.get(File(run.folder, "data.png")):
+            made.append(dict(run=index, captions=captions(run), **picture))
     same = len(made) == len(runs) and len({(each["blob"], *each["captions"]) for each in made}) == 1
     return [made[0] | {"run": None}] if same else made
 

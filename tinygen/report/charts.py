@@ -61,7 +61,9 @@ class Charts:
         self.made: list[dict[str, Any]] = []
         self.copies = _copies(runs)
         names = list(dict.fromkeys(name for run in runs for name in run.series))
-        self.constants = {name: value for name in names if not _known(name) and (value := _constant(runs, name)) is not None}
+        always = {*OPTIMISATION, *(name for name, *_ in SPEED)}  # shown, even if constant, and so is any loss
+        others = [name for name in names if name not in always and "loss" not in name]
+        self.constants = {name: value for name in others if (value := _constant(runs, name)) is not None}
         self.left = [name for name in names if name not in self.copies and name not in self.constants]
 
     def add(self, section: str, title: str, lines: Sequence[dict[str, Any]], *, format: str = "number", log: bool = False) -> None:
@@ -176,8 +178,3 @@ def _constant(runs: Sequence[Run], name: str) -> float | None:
     """The value of a metric that is constant throughout all runs; None if it varies, or was logged only once."""
     values = np.concatenate([run.series[name].values for run in runs if name in run.series])
     return float(values[0]) if len(values) > 1 and (values == values[0]).all() else None
-
-
-def _known(name: str) -> bool:
-    """Whether a chart always shows this metric, even if constant."""
-    return name in OPTIMISATION or "loss" in name or any(name == each for each, *_ in SPEED)

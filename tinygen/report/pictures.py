@@ -88,7 +88,8 @@ def _affordable(groups: Sequence[Sequence[File]]) -> tuple[list[list[File]], str
             if pixels[path] <= left:
                 left -= pixels[path]
                 kept[-1].append(path)
-    return kept, f"Of {len(pixels)} pictures {sum(map(len, kept))} are shown: together they have {total:,} pixels. All are in the folder."
+    shown = f"{sum(map(len, kept))} of {len(pixels)} pictures are shown"
+    return kept, f"{shown}: all together have {total:,} pixels. The others are in the folder."
 
 
 def _pixels(path: File) -> int:
@@ -125,7 +126,7 @@ def _encode(paths: list[File], quality: int | None, problems: dict[File, str]) -
                 kind = "png" if content.startswith(b"\x89PNG") else "webp"
                 pictures[path] = Picture(image.width, image.height, f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
         except UnidentifiedImageError:
-            problems[path] = "it is no picture"
+            problems[path] = "it is not a picture"
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             problems[path] = getattr(error, "strerror", None) or str(error)
     return pictures

@@ -112,7 +112,7 @@ def read(path: str, name: str) -> Run:
     run = Run(folder(path), name)
     found = {entry.name: entry for entry in run.folder.entries()}
     if not found.keys() & {*MARKS}:
-        raise UserError(f"--workdir={path} holds no run: there is none of {', '.join(MARKS)} in it")
+        raise UserError(f"--workdir={path} holds no run: it has none of {', '.join(MARKS)} ")
     run.settings = flatten(_object(run, "config.json"))
     run.manifest = _object(run, "manifest.json")
     if "metrics.jsonl" in found:
@@ -181,7 +181,7 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
 
 
 def _series(run: Run) -> dict[str, Series]:
-    """The columns of metrics.jsonl. Of several lines with the same step the last counts, written after a restart."""
+    """The columns of metrics.jsonl. The last of several lines with the same step counts: it was written after a restart."""
     lines, strange = {}, set()
     for line in _lines(run, "metrics.jsonl"):
         step = line.pop("step", None)
@@ -241,7 +241,7 @@ def _grids(run: Run) -> dict[str, dict[int, File]]:
     if not grids:
         run.problems.append("samples/ holds no pictures and no texts")
     if others:
-        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png, <step>.txt or the like: not shown here")
+        run.problems.append(f"samples/ holds {others} file(s) not named <step>.png, <step>.txt or the like: not shown here")
     return dict(sorted(grids.items(), key=lambda item: (item[0] != "samples", item[0])))
 
 

@@ -21,15 +21,11 @@ class FeatureFile:
     """Rows of features [N, D], and a .json file of the same name with the number of complete rows and their checksum.
 
     The latter is written last and atomically, so a process killed at any time leaves only complete rows.
-
-    path: of the rows; the folder is created with the first rows
-    dim: features per row
-    protocol: how the features were computed; rows with another protocol are neither read nor extended
     """
 
-    path: Path
-    dim: int
-    protocol: str
+    path: Path  # of the rows; the folder is created with the first rows
+    dim: int  # features per row
+    protocol: str  # how the features were computed; rows with another protocol are neither read nor extended
 
     @property
     def rows(self) -> int:
@@ -45,11 +41,11 @@ class FeatureFile:
         except FileNotFoundError:
             if not self._head.exists():
                 return 0, 0
-            raise UserError(f"{self.path} is not there, and {self._head.name} says that it is: delete {self._head} to begin anew") from None
+            raise UserError(f"{self.path} is missing, although {self._head.name} exists: delete {self._head} to start over") from None
         except OSError as error:
             raise UserError(f"{self._head} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{self._head} is damaged ({type(error).__name__}): delete it to begin anew") from error
+            raise UserError(f"{self._head} is damaged ({type(error).__name__}): delete it to start over") from error
         if dim != self.dim:
             raise UserError(f"{self.path} holds rows of {dim} features, not of {self.dim}: they are another network's. Delete {self._head}")
         if protocol != self.protocol:
@@ -66,7 +62,7 @@ class FeatureFile:
         """
         rows, crc = self._whole()
         if start < 0 or features.shape[1:] != (self.dim,):
-            raise ValueError(f"rows {features.shape} at {start} do not go on from row {rows} of {self.dim} features")
+            raise ValueError(f"rows {features.shape} at {start} do not continue at row {rows} of {self.dim} features")
         if start > rows:
             raise UserError(f"{self.path} was emptied while it was being written. Give the same command again")
         check_finite(features, start)

@@ -75,8 +75,8 @@ def inception(preset: str, weights: str | None) -> Network:
     except ValueError as error:
         raise UserError(f"weights {path}: not Inception-v3 as FID has it: {error} (the public file is {NAMES[0]})") from error
     if sha256 != PUBLIC:
-        told = "weights %s are not the public file (SHA-256 %s...): a distance over them is no FID, and is called fd_inception"
-        logging.warning(told, path, sha256[:8])
+        message = "weights %s are not the public file (SHA-256 %s...): a distance over them is no FID, and is called fd_inception"
+        logging.warning(message, path, sha256[:8])
     graphdef, _ = graph()
     return Network(
         name="inception",
