@@ -31,8 +31,8 @@ from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh
-from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.features.resize import bicubic
 from tinygen.media import Array, Curve
 from tinygen.media.preview import Preview
 from tinygen.nn.layers import Linear

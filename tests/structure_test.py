@@ -117,7 +117,7 @@ def test_nothing_imports_scripts_recipes_or_tests(name):
     assert not {each for each in IMPORTS[name] if each.split(".")[0] in ("scripts", "configs", "tests", "conftest", "pytest")}
 
 
-PARTS = (media.Medium, media.Array, media.Curve, *media.MEDIA.values(), Domain, Latents, *CONDITIONS)
+PARTS = (media.Medium, media.Array, *media.MEDIA.values(), Domain, Latents, *CONDITIONS)
 MEDIA_MAY = {"data", "media"}  # rooms that know which media, domains and conditions there are
 
 

@@ -37,30 +37,14 @@ NUM = 50_000  # samples of a checkpoint, as in published results
 MOST = 10_000_000  # samples; more is a typing error
 
 
-class Given(NamedTuple):
-    """Samples to be scored.
-
-    sampling: how they were drawn; part of the protocol
-    subject: which samples they are; scores that differ only in this are comparable
-    """
-
-    pictures: Pictures
-    sampling: dict[str, Any]
-    subject: dict[str, Any]
-
-
 class Task(NamedTuple):
-    """What all scores of one call share.
-
-    left_out: number of reference files that could not be decoded
-    record: file to which scores are appended; None = print only
-    """
+    """What all scores of one call share."""
 
     using: Extractor
     scores: Mapping[str, Score]
     reference: Side
-    left_out: int
-    record: epath.Path | None
+    left_out: int  # reference files that could not be decoded
+    record: epath.Path | None  # file to append to; None = print only
 
 
 def main(
@@ -106,18 +90,16 @@ def main(
     parts = build.parts(config, saved.codec)
     generated.check_draws_pictures(parts, config.objective.name)
     plans = [planned(saved, {**settings, **point}) for point in grid.combinations(points)]  # all are valid before the first is drawn
-    own = functools.cache(functools.partial(_data_of, config, saved))
-    found = references.find(ref or "train", network, own)
+    found = references.find(ref or "train", network, functools.partial(_data_of, config, saved))
     number = NUM if num is None else num
     check_num(number, network, wanted, force)
     using = extractor(network(), parts.layout)
     task = _task(found, using, wanted, record or saved.workdir / compare.RECORD)
     labelled = found.examples if found.conditions == saved.codec.conditions else None  # another data set's labels mean something else
     cond, rule = generated.conditions(saved.codec, labels or (["data"] if labelled is not None else ["all"]), number, labelled)
-    sums, given = identity(saved), generated.told_by(cond, found.pictures)
+    sums, given = identity(saved), generated.facts_of(cond, found.pictures)
     tree = trained.load(saved, parts, ema=ema)
-    values: list[dict[str, float]] = []
-    scored: list[Pictures] = []
+    values, scored = [], []
     for config, parts, evaluations in plans:
         sampling = {
             "labels": rule, "sampler": config.objective.get("sampler"), "nfe": evaluations, **guidance(config, saved.codec),
@@ -128,7 +110,7 @@ def main(
             tree, parts, cond, num=number, seed=seed, size=parts.layout.padded(min(batch_size, number)),
             name=f"step {saved.step} of {saved.workdir}", fingerprint=fingerprint({**sampling, **subject, "sums": sums, "given": given}),
         )  # fmt: skip
-        values.append(score(Given(drawn, sampling, subject), task, keep=len(plans) > 1))
+        values.append(score(drawn, sampling, subject, task, keep=len(plans) > 1))
         scored.append(drawn)
     for each in scored if len(plans) > 1 else ():  # only now: an interrupted grid reuses its features
         forget(using.network, each)
@@ -171,7 +153,7 @@ def _score_files(
     check_num(pictures.num, network, wanted, force)
     using = extractor(network(), mesh.Layout(mesh.make_mesh(trained.EVERYWHERE["mesh"])))
     task = _task(found, using, wanted, record)
-    score(Given(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}), task)
+    score(pictures, {"samples": "files"}, {"samples": path, "samples_fingerprint": pictures.fingerprint}, task)
     return 0
 
 
@@ -203,23 +185,19 @@ def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
 
 
 def _task(found: references.Found, using: Extractor, wanted: Mapping[str, Score], record: epath.Path | None) -> Task:
-    return Task(using, wanted, _reference(found, using, wanted), found.pictures.left_out if found.pictures else 0, record)
-
-
-def _reference(found: references.Found, using: Extractor, wanted: Mapping[str, Score]) -> Side:
-    stated, comparing = found.statistics, [name for name, each in wanted.items() if "pictures" in each.needs]
-    if stated is not None and not comparing:
-        return stated
-    if found.pictures is None:
-        raise UserError(f"--scores={comparing[0]} compares pictures, and --ref={stated and stated.name} holds only a mean and a covariance")
-    if problem := shortage(wanted, found.pictures.num, reference=True):
-        raise UserError(f"the reference {found.pictures.name} holds {found.pictures.num} pictures: {problem}")
-    if stated is None and "fd" in wanted and (problem := too_few(found.pictures.num, using.network.dim)):
-        logging.warning("the reference %s: %s", found.pictures.name, problem)
-    with collected(found.pictures, using, f"reference {found.pictures.name}", keep=True, reference=True) as side:
-        if stated is None:
-            return side
-        return dataclasses.replace(stated, features=side.features)
+    """The task, with the features of the reference if the scores need them. Raises UserError if it has too few pictures for them."""
+    side, pictures = found.statistics, found.pictures
+    comparing = [name for name, each in wanted.items() if "pictures" in each.needs]
+    if side is None or comparing:
+        if pictures is None:
+            raise UserError(f"--scores={comparing[0]} compares pictures, and --ref={side and side.name} holds only a mean and a covariance")
+        if problem := shortage(wanted, pictures.num, reference=True):
+            raise UserError(f"the reference {pictures.name} holds {pictures.num} pictures: {problem}")
+        if side is None and "fd" in wanted and (problem := too_few(pictures.num, using.network.dim)):
+            logging.warning("the reference %s: %s", pictures.name, problem)
+        with collected(pictures, using, f"reference {pictures.name}", keep=True, reference=True) as own:
+            side = own if side is None else dataclasses.replace(side, features=own.features)
+    return Task(using, wanted, side, pictures.left_out if pictures else 0, record)
 
 
 def identity(saved: store.Saved) -> str:
@@ -228,18 +206,20 @@ def identity(saved: store.Saved) -> str:
     return sums.decode("utf-8", "replace") if sums is not None else str(saved.folder.path().stat().mtime)
 
 
-def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
+def score(pictures: Pictures, sampling: Mapping[str, Any], subject: Mapping[str, Any], task: Task, keep: bool = False) -> dict[str, float]:
     """Prints scores and appends them with their protocol to the record. Returns them; {} except on the coordinator.
 
+    sampling: how the pictures were drawn; part of the protocol
+    subject: which samples they are; scores that differ only in this are comparable
     keep: keep the features for a later call
     """
-    network, reference, pictures = task.using.network, task.reference, given.pictures
+    network, reference = task.using.network, task.reference
     logits = any("logits" in each.needs for each in task.scores.values())
     left_out = {"left_out": pictures.left_out, "reference_left_out": task.left_out}
     protocol = {
         "features": network.name, "weights_sha256": network.sha256, "preset": network.preset, "quantised": "uint8",
         "rules": rules(pictures.num, reference.num), "reference": reference.fingerprint, "reference_num": reference.num,
-        "num": pictures.num, **{name: num for name, num in left_out.items() if num}, **given.sampling,
+        "num": pictures.num, **{name: num for name, num in left_out.items() if num}, **sampling,
     }  # fmt: skip
     remark = note(pictures.num, reference.num, network) if "fd" in task.scores else ""
     values: dict[str, float] = {}
@@ -249,7 +229,7 @@ def score(given: Given, task: Task, keep: bool = False) -> dict[str, float]:
         for each in task.scores.values():
             values |= each.compute(side, reference, network)
         line = {
-            **given.subject, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values, **({NOTE: remark} if remark else {}),
+            **subject, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values, **({NOTE: remark} if remark else {}),
             "reference_name": reference.name, "protocol": protocol, "fingerprint": fingerprint(protocol),
         }  # fmt: skip
         if task.record is not None:  # before the features are deleted

@@ -90,7 +90,7 @@ def test_every_tensor_of_stable_diffusion_s_autoencoder_has_its_place_and_no_pla
     assert named(shapes) == {name: name for name in shapes}
     sizes = stable_diffusion_vae.sizes_of(shapes)
     assert sizes == dict(shape=(8, 8, 3), widths=(128, 256, 512, 512), depth=2, latent=4, groups=32)
-    wanted = {public_name(path): leaf.shape for path, leaf in stable_diffusion_vae.flat(stable_diffusion_vae.abstract(sizes)).items()}
+    wanted = {public_name(path): leaf.shape for path, leaf in stable_diffusion_vae.abstract(sizes).items()}
     assert shapes.keys() == wanted.keys()
     for name, shape in shapes.items():
         laid_out = stable_diffusion_vae.matrix(np.broadcast_to(np.float32(0), shape), len(wanted[name]))  # of four bytes
@@ -144,7 +144,7 @@ def changed(name, *shape, number=0.0, dtype=np.float32):
         (changed("encoder.conv_in.weight", 10**9, 0, 3, 3), r"encoder.conv_in.weight is \[1000000000, 0, 3, 3\], where"),
         (without("encoder"), r"its encoder has 0 stages of 0 blocks"),
         (lambda arrays: {f"encoder.down_blocks.{n}.resnets.0.conv1.bias": np.zeros(1) for n in range(99)}, r"99 stages"),
-        (changed("encoder.down_blocks.0.resnets.0.conv1.weight", 40, 32, 3, 3), r"40, 64, 96 features, which are no multiples of 32$"),
+        (changed("encoder.down_blocks.0.resnets.0.conv1.weight", 40, 32, 3, 3), r"40, 64, 96 features, not multiples of 32$"),
     ],
     ids=range(12),
 )

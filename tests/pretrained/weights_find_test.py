@@ -60,7 +60,7 @@ def test_a_download_gets_its_name_when_its_sum_is_right(caches, served):
 def test_other_bytes_than_the_expected_ones_leave_nothing_behind(caches, served):
     folder, address = served
     (folder / "file").write_bytes(b"<html>log in first</html>")
-    with pytest.raises(UserError, match=r"could not be downloaded \(SHA-256 \w{8}... came, not 6726825d"):
+    with pytest.raises(UserError, match=r"could not be downloaded \(SHA-256 \w{8}... in place of 6726825d"):
         weights.find(None, url=f"{address}/file")
     assert not list((caches / "tinygen" / "weights").iterdir())
 

@@ -176,7 +176,7 @@ def test_of_more_pixels_than_a_reader_waits_for_the_first_and_last_pictures_are_
     monkeypatch.setattr(pictures, "ALL_PIXELS", 5 * 64 * 64)
     album = pictures.pack([paths[:4], paths[4:]])
     assert {*album.pictures} == {paths[0], paths[3], paths[4], paths[8]}
-    assert album.note == "Of 9 pictures 4 are shown: together they have 36,864 pixels. All are in the folder."
+    assert album.note == "4 of 9 pictures are shown: all together have 36,864 pixels. The others are in the folder."
 
 
 def test_what_is_no_picture_is_named(tmp_path):
@@ -184,7 +184,7 @@ def test_what_is_no_picture_is_named(tmp_path):
     path.path.write_text("no picture")
     album = pictures.pack([[path]])
     assert album.pictures == {}
-    assert "no picture" in album.problems[path]
+    assert "not a picture" in album.problems[path]
 
 
 # The page

@@ -95,7 +95,7 @@ def test_it_imports_no_jax(made):
         (["--workdir=RUN,,"], "--workdir is missing"),
         (["--workdir=RUN,nowhere"], "--workdir=nowhere: there is no such folder (several are separated by commas)"),
         (["--workdir=FILE"], "is a file"),
-        (["--workdir=EMPTY"], "holds no run: there is none of config.json, metrics.jsonl"),
+        (["--workdir=EMPTY"], "holds no run: it has none of config.json, metrics.jsonl"),
         (["--workdir=RUN", "--out=nowhere/x.html"], "there is no folder nowhere"),
         (["--workdir=RUN", "--out=EMPTY"], "is a folder"),
         (["--workdir=RUN", "--out=/proc/report.html"], "cannot be written"),
@@ -147,7 +147,7 @@ def test_a_page_of_several_runs_replaces_that_of_none(made):
         ("eval.jsonl", "nothing\n", "eval.jsonl: 1 damaged line"),
         ("data.json", "[", "data.json is damaged"),
         ("samples/000010.png", "\x89PNG", "samples/000010.png cannot be shown"),
-        ("samples/000010.wav", "RIFF", "1 file(s) that are no"),
+        ("samples/000010.wav", "RIFF", "1 file(s) not named"),
     ],
 )
 def test_what_is_damaged_is_named_on_the_page_and_the_rest_is_shown(made, name, content, said):

@@ -10,7 +10,7 @@ import told
 import told_folder
 from sampling import sampled
 
-from tinygen import build, train
+from tinygen import build, eval_fid, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints import weights as trained
@@ -177,7 +177,7 @@ def test_samples_are_scored_with_the_reference_s_captions_read_when_they_are_dra
     np.testing.assert_array_equal(cond["embed"][rows], reference.take(order[rows])["embed"])
     np.testing.assert_array_equal(cond["embed_mask"], reference.take(order)["embed_mask"])
     pictures = SimpleNamespace(fingerprint="these")
-    assert generated.told_by(cond, pictures) == {"embed": order.tolist(), "embed_mask": cond["embed_mask"].tolist(), "of": "these"}
+    assert generated.facts_of(cond, pictures) == {"embed": order.tolist(), "embed_mask": cond["embed_mask"].tolist(), "of": "these"}
 
 
 @pytest.mark.parametrize(("labels", "reference"), [(["all"], True), (["data"], False)])
@@ -185,6 +185,25 @@ def test_scores_without_the_reference_s_captions_are_refused(run, labels, refere
     source = build.data_source(run.config)
     with pytest.raises(UserError, match="--labels=data and --ref=train or validation"):
         generated.conditions(source.codec, labels, 8, source.splits["train"] if reference else None)
+
+
+@pytest.mark.parametrize("text", ["embeddings", "tokens"])
+def test_eval_fid_draws_with_the_captions_of_the_run_s_own_data(run, tiny, classifier, tmp_path, monkeypatch, text):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    workdir, num = shutil.copytree(run.workdir, tmp_path / "run") if text == "embeddings" else tmp_path / "run", 8
+    if text == "tokens":
+        assert train.main(configuration(tiny, "", text=dict(embeddings="", tokens="bytes"), train=dict(steps=2)), str(workdir)) == 0
+    call = dict(
+        ckpt=str(workdir), samples=None, num=num, scores=["kid"], features=str(classifier), preset=None, weights=None, step=None, ema=True,
+        settings={}, points={}, seed=0, batch_size=8, force=False,
+    )  # fmt: skip
+    assert eval_fid.main(ref=None, labels=[], **call) == 0
+    (line,) = (json.loads(each) for each in (workdir / "eval.jsonl").read_text().splitlines())
+    assert line["protocol"]["labels"] == "as the reference's"
+    assert line["protocol"]["reference_num"] == len(build.data_source(run.config).splits["train"])
+    refused = "a split of its own data" if text == "embeddings" else "the reference has no prompts of this model's data"
+    with pytest.raises(UserError, match=refused):
+        eval_fid.main(ref="digits8", labels=["data"], **call)
 
 
 def test_pictures_are_drawn_from_rows_that_are_looked_up(run):

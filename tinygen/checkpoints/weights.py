@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 
 from tinygen import build
+from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.nn.names import path_name
 from tinygen.train_step import Tree, split
@@ -22,6 +23,13 @@ def load(saved: store.Saved, parts: build.Parts, *, ema: bool) -> tuple[Tree, Tr
     abstract = jax.eval_shape(lambda: dict(zip((branch, "buffers"), split(parts.create(nnx.Rngs(0)))[1:], strict=True)))
     tree = saved.restore_weights(abstract, parts.layout.shardings(abstract))
     return tree[branch], tree["buffers"]
+
+
+def frozen(saved: store.Saved) -> tuple[build.Parts, Tree, Tree]:
+    """(parts in float32, averaged weights, buffers) of a run whose network serves others; the arrays are on the host."""
+    parts = build.parts(config_lib.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
+    with jax.set_mesh(parts.layout.mesh):
+        return parts, *jax.device_get(load(saved, parts, ema=True))
 
 
 def digest(tree: Any) -> str:

@@ -1,8 +1,6 @@
 """`tinygen eval-fid --compare A B`: shows two scores of the same protocol side by side; reads the record of scores."""
 
-import collections
 import itertools
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from tinygen.errors import UserError, in_line, listed, unknown
 from tinygen.evaluation.metrics.protocol import unlike
 from tinygen.evaluation.scores import NOTE
 from tinygen.system.terminal import say
-from tinygen.workdir.files import MIB, folder
+from tinygen.workdir.files import MIB, folder, json_object
 
 RECORD = "eval.jsonl"
 LARGEST = 4 * MIB  # read from the end of a record
@@ -64,20 +62,12 @@ def lines(place: str) -> list[dict[str, Any]]:
     above = folder(path.parent)
     if above.type_of(path.name) is None:
         raise UserError(f"--compare {place}: {path} is not there: give a run's workdir that 'tinygen eval-fid' has scored, or its --out")
-    found: collections.deque[dict[str, Any]] = collections.deque(maxlen=NEWEST)
     try:
-        texts = list(above.lines(path.name, last=LARGEST))
+        objects = [json_object(line) for line in above.lines(path.name, last=LARGEST)]
     except OSError as error:
         raise UserError(f"--compare {place}: {path}: {error.strerror}") from error
-    for text in texts:
-        try:
-            line = json.loads(text or b"")
-        except (ValueError, RecursionError):  # torn or foreign
-            continue
-        if isinstance(line, dict) and isinstance(line.get("protocol"), dict):
-            found.appendleft(line)
-    if found:
-        return list(found)
+    if found := [line for line in reversed(objects) if line and isinstance(line.get("protocol"), dict)]:
+        return found[:NEWEST]
     raise UserError(f"--compare {place}: {path} holds no score with a protocol: tinygen eval-fid writes such")
 
 
@@ -88,12 +78,10 @@ def record(place: str) -> epath.Path:
 
 
 def scores(line: Mapping[str, Any]) -> dict[str, float]:
-    skipped = {"step", "seed"}
-    numbers = {name: value for name, value in line.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-    return {
-        name: float(value) for name, value in numbers.items()
-        if name not in skipped and not name.endswith(APART) and abs(value) <= sys.float_info.max
-    }  # fmt: skip
+    """The finite numbers in a line, except those that identify the samples or belong to another score."""
+    named = {name: value for name, value in line.items() if name not in ("step", "seed") and not name.endswith(APART)}
+    numbers = {name: value for name, value in named.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    return {name: float(value) for name, value in numbers.items() if abs(value) <= sys.float_info.max}
 
 
 def about(line: Mapping[str, Any]) -> str:

@@ -51,21 +51,19 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
     reference: the examples of the reference, if it is a split of the data
     """
     guiding = [each for each in codec.conditions if each.guides]
-    asked_for_nothing = list(labels) in (["data"], ["all"])
-    request = Request(labels=() if asked_for_nothing else labels)
-    if list(labels) != ["data"] or not guiding:
+    as_data = list(labels) == ["data"]
+    request = Request(labels=() if as_data or list(labels) == ["all"] else labels)
+    if not (as_data and guiding):
         check_answered(request, codec.conditions)
     if not guiding:
         return codec.encode(num), "none"
-    if any(each.needs_examples for each in guiding) and (list(labels) != ["data"] or reference is None):
+    if any(each.needs_examples for each in guiding) and not (as_data and reference is not None):
         raise UserError(
             "this model is conditioned on encoded captions: score it with those of a split of its own data, "
             "--labels=data and --ref=train or validation"
         )
-    if not asked_for_nothing:
+    if not as_data:
         return codec.encode(num, request), " and ".join(each.rule(request) for each in guiding)
-    if list(labels) == ["all"]:
-        return codec.encode(num), " and ".join(each.rule(Request()) for each in guiding)
     if reference is None:
         nouns = " or ".join(f"{each.noun}s" for each in guiding)
         raise UserError(f"--labels=data: the reference has no {nouns} of this model's data; give --labels=all, or names")
@@ -76,11 +74,11 @@ def conditions(codec: Codec, labels: Sequence[str], num: int, reference: Any) ->
     return cond, "as the reference's"
 
 
-def told_by(cond: Batch, pictures: Pictures | None) -> dict[str, Any]:
+def facts_of(cond: Batch, pictures: Pictures | None) -> dict[str, Any]:
     """Identifies conditions for a fingerprint: by value, or by index and source if they are read lazily.
 
     pictures: the reference that the conditions belong to, if any
     """
-    rows = {name: rows.index if isinstance(rows, Rows) else rows for name, rows in cond.items()}
+    facts = {name: (rows.index if isinstance(rows, Rows) else rows).tolist() for name, rows in cond.items()}
     read = any(isinstance(each, Rows) for each in cond.values())
-    return {name: each.tolist() for name, each in rows.items()} | ({"of": pictures and pictures.fingerprint} if read else {})
+    return facts | ({"of": pictures and pictures.fingerprint} if read else {})

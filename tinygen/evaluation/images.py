@@ -21,7 +21,7 @@ from tinygen.errors import UserError
 from tinygen.evaluation.features.resize import rgb
 from tinygen.system import npy
 
-Read = Callable[[], np.ndarray]
+Read = Callable[[], np.ndarray]  # of a picture, uint8 [H, W, 3]
 BLOCK = 64  # pictures of a split read at once
 NAMED = 3  # skipped files named in a warning
 IMAGES = ("arr_0", "images", "samples")  # names of an .npz file's array of pictures; NumPy's default name first
@@ -29,19 +29,13 @@ IMAGES = ("arr_0", "images", "samples")  # names of an .npz file's array of pict
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Pictures of any sizes.
+    """Pictures of any sizes."""
 
-    name: shown to the user
-    fingerprint: of content and order
-    reads: first index -> functions that each read one picture, uint8 [H, W, 3]; safe to call from threads
-    left_out: number of files skipped because they cannot be decoded
-    """
-
-    name: str
+    name: str  # shown to the user
     num: int
-    fingerprint: str
-    reads: Callable[[int], Iterator[Read]]
-    left_out: int = 0
+    fingerprint: str  # of content and order
+    reads: Callable[[int], Iterator[Read]]  # first index -> functions that each read one picture; safe to call from threads
+    left_out: int = 0  # files skipped because they cannot be decoded
 
     def first(self, num: int) -> "Pictures":
         """The first `num` pictures, or all if there are fewer."""

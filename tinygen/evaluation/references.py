@@ -25,16 +25,12 @@ UNNAMED = ("folder", "tfds", "latents")  # data sets that need more than a name
 
 
 class Found(NamedTuple):
-    """A reference: `statistics`, or `pictures` whose features are not yet computed, or both.
-
-    examples: the examples behind the pictures, if they are a split of a data set
-    conditions: the conditions of those data
-    """
+    """A reference: `statistics`, or `pictures` whose features are not yet computed, or both."""
 
     statistics: Side | None
     pictures: Pictures | None
-    examples: Examples | None
-    conditions: tuple[Condition, ...] = ()
+    examples: Examples | None  # those behind the pictures, if they are a split of a data set
+    conditions: tuple[Condition, ...] = ()  # of those data
 
 
 def find(ref: str, network: Callable[[], Network], own: Callable[[], DataSource] | None, option: str = "--ref") -> Found:
@@ -95,7 +91,7 @@ def statistics(path: str, network: Network, option: str) -> Side:
         mean, covariance = (file.read(name).astype(np.float64, casting="same_kind") for name in names)
         about = json.loads(file.text("about")) if "about" in file else {}
         if not isinstance(about, dict):
-            raise ValueError("about is no JSON object")
+            raise ValueError("about is not a JSON object")
         num = 0
         if "num" in file:
             if (stated := file.header("num")).shape or stated.dtype.kind not in "iu":

@@ -1,6 +1,7 @@
 """The table of scores: what each needs and how it is computed."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,53 +16,37 @@ NEIGHBOURS = 10_000  # at most this many pictures per side, for precision, recal
 NOTE = "note"  # field of a score's record: why a distance is not an FID or not reliable
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Side:
-    """One of the two sets of pictures that a score compares.
-
-    num: number of pictures; 0 if unknown (statistics from elsewhere)
-    mean, covariance: float64 [D], [D, D]
-    features: float32 [N, D], if a score needs them
-    logits: float32 [N, K], if a score needs them
-    """
+    """One of the two sets of pictures that a score compares."""
 
     name: str
-    num: int
+    num: int  # of pictures; 0 if unknown (statistics from elsewhere)
     fingerprint: str
-    mean: np.ndarray
-    covariance: np.ndarray
-    features: np.ndarray | None = None
-    logits: np.ndarray | None = None
+    mean: np.ndarray  # float64 [D]
+    covariance: np.ndarray  # float64 [D, D]
+    features: np.ndarray | None = None  # float32 [N, D], if a score needs them
+    logits: np.ndarray | None = None  # float32 [N, K], if a score needs them
 
 
 class Score(NamedTuple):
-    """compute: (samples, reference, network) -> {name: value}; checkpoints are ranked by the first value
-
-    needs: "pictures" = features of the reference, not only its moments; "logits" = logits of the samples
-    fewest: the least number of samples and, if it needs "pictures", of reference pictures
-    first: the short name of the first value, see `named`
-    sign: 1 if less is better, -1 if more is
-    title: shown to the user
-    """
+    """How a score is computed, (samples, reference, network) -> {name: value}; checkpoints are ranked by the first value."""
 
     compute: Callable[[Side, Side, Network], dict[str, float]]
-    needs: tuple[str, ...]
-    fewest: int
-    first: str
-    sign: int
-    title: str
+    needs: tuple[str, ...]  # "pictures" = features of the reference, not only its moments; "logits" = logits of the samples
+    fewest: int  # samples and, if it needs "pictures", reference pictures
+    first: str  # the short name of the first value, see `named`
+    sign: int  # 1 if less is better, -1 if more is
 
 
-def chosen(
-    names: Sequence[str], network: Callable[[], Network], option: str, among: Mapping[str, "Score"] | None = None
-) -> dict[str, Score]:
+def chosen(names: Sequence[str], network: Callable[[], Network], option: str, known: Mapping[str, Score] | None = None) -> dict[str, Score]:
     """The scores of those names, in that order.
 
     network: returns the feature network; called only if needed
-    among: the table; None = SCORES
+    known: the table; None = SCORES
     Raises UserError for an unknown score, and for one that the network cannot compute.
     """
-    known = among or SCORES
+    known = known or SCORES
     for name in names:
         if name not in known:
             raise unknown(option, name, known)
@@ -73,10 +58,10 @@ def chosen(
 
 
 def shortage(wanted: Mapping[str, Score], num: int, *, reference: bool = False) -> str:
-    """What is wrong with so few pictures, of the samples or of the reference; "" where they do."""
-    asking = {name: each.fewest for name, each in wanted.items() if not reference or "pictures" in each.needs}
-    name = max(asking, key=asking.__getitem__, default="")
-    return f"{name} needs {asking[name]} pictures at least" if name and num < asking[name] else ""
+    """Why so few samples, or reference pictures, are too few; "" if they are enough."""
+    fewest = {name: each.fewest for name, each in wanted.items() if not reference or "pictures" in each.needs}
+    name = max(fewest, key=fewest.__getitem__, default="")
+    return f"{name} needs {fewest[name]} pictures at least" if name and num < fewest[name] else ""
 
 
 def rules(num: int, num_reference: int) -> str:
@@ -105,11 +90,6 @@ def named(score: str, network: Network, full_rank: bool = True) -> str:
     return score if network.distance == "FID" else f"{score}_{distance.removeprefix('fd_')}"
 
 
-def full_rank(num: int, num_reference: int, network: Network) -> bool:
-    """Whether both covariances can have full rank. num_reference: 0 if unknown"""
-    return min(num, num_reference or num) > network.dim
-
-
 def note(num: int, num_reference: int, network: Network) -> str:
     """Why a Fréchet distance is not an FID or not reliable; "" if it is both."""
     found = ["unknown weights"] if network.name == "inception" and network.distance != "FID" else []
@@ -119,19 +99,14 @@ def note(num: int, num_reference: int, network: Network) -> str:
     return "; ".join(found)
 
 
-def plain(samples: Side, reference: Side, network: Network) -> dict[str, float]:
-    distance = frechet.frechet_distance(samples.mean, samples.covariance, reference.mean, reference.covariance)
-    return {named("fd", network, full_rank(samples.num, reference.num, network)): distance}
-
-
-def with_error(samples: Side, reference: Side, network: Network) -> dict[str, float]:
+def fd(samples: Side, reference: Side, network: Network, *, error: bool = True) -> dict[str, float]:
     """The Fréchet distance and, given enough samples, its standard error and its extrapolation to infinitely many samples."""
-    distance, rows = frechet.distance_from(reference.mean, reference.covariance), features(samples)
-    name = named("fd", network, full_rank(samples.num, reference.num, network))
+    distance = frechet.distance_from(reference.mean, reference.covariance)
+    name = named("fd", network, full_rank=min(samples.num, reference.num or samples.num) > network.dim)
     given = {name: distance(samples.mean, samples.covariance)}
-    if samples.num >= frechet_error.enough(network.dim):
-        given[f"{name}_stderr"] = frechet_error.standard_error(rows, distance)
-        given[f"{name}_infinity"] = frechet.extrapolated(rows, distance).distance
+    if error and samples.num >= frechet_error.enough(network.dim):
+        given[f"{name}_stderr"] = frechet_error.standard_error(features(samples), distance)
+        given[f"{name}_infinity"] = frechet.extrapolated(features(samples), distance).distance
     return given
 
 
@@ -171,18 +146,16 @@ def some(side: Side) -> np.ndarray:
 def side_of(name: str, fingerprint: str, rows: np.ndarray, logits: np.ndarray | None = None) -> Side:
     """The side whose features are `rows`."""
     moments = moments_of(rows)
-    return Side(
-        name=name, num=len(rows), fingerprint=fingerprint, mean=moments.mean, covariance=moments.covariance, features=rows, logits=logits
-    )
+    return Side(name, len(rows), fingerprint, moments.mean, moments.covariance, rows, logits)
 
 
 SCORES: Mapping[str, Score] = {
-    "fd": Score(with_error, (), 2, "fd", 1, "Fréchet distance"),
-    "kid": Score(kernel, ("pictures",), kid.FEWEST, "kid", 1, "kernel distance"),
-    "pr": Score(precision_recall, ("pictures",), neighbours.OF_RECALL + 1, "precision", -1, "precision and recall"),
-    "dc": Score(density_coverage, ("pictures",), neighbours.OF_COVERAGE + 1, "density", -1, "density and coverage"),
-    "is": Score(inception, ("logits",), inception_score.FEWEST, "is", -1, "Inception Score"),
+    "fd": Score(fd, (), 2, "fd", 1),
+    "kid": Score(kernel, ("pictures",), kid.FEWEST, "kid", 1),
+    "pr": Score(precision_recall, ("pictures",), neighbours.OF_RECALL + 1, "precision", -1),
+    "dc": Score(density_coverage, ("pictures",), neighbours.OF_COVERAGE + 1, "density", -1),
+    "is": Score(inception, ("logits",), inception_score.FEWEST, "is", -1),
 }
 
 # During training, without the standard error: it takes longer than the score.
-DURING = {**SCORES, "fd": Score(plain, (), 2, "fd", 1, "Fréchet distance")}
+DURING = {**SCORES, "fd": SCORES["fd"]._replace(compute=functools.partial(fd, error=False))}

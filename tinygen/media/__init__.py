@@ -12,12 +12,12 @@ from tinygen.media.vocabulary import Vocabulary
 
 __all__ = ["MEDIA", "Array", "Curve", "Image", "Medium", "Text", "Vocabulary", "element_of", "from_json"]
 
-MEDIA: dict[str, type[Medium]] = {"image": Image, "text": Text}
+MEDIA: dict[str, type[Medium]] = {"image": Image, "plot": Curve, "text": Text}
 
 
-def element_of(suffix: str) -> str:
-    """The HTML element that shows a preview's file with this suffix, without the dot; "" for a file that no medium writes."""
-    return next((medium.element for medium in (*MEDIA.values(), Curve) if medium.sheet_suffix == suffix), "")
+def element_of(name: str) -> str:
+    """The HTML element that shows a preview's file of this name; "" for a file that no medium writes."""
+    return next((medium.element for medium in MEDIA.values() if medium.sheet_suffix == name.rpartition(".")[2]), "")
 
 
 def from_json(tree: Mapping[str, Any]) -> Medium:

@@ -8,11 +8,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from tinygen import build
-from tinygen import config as config_lib
 from tinygen.checkpoints import store
-from tinygen.checkpoints.weights import EVERYWHERE, digest
-from tinygen.checkpoints.weights import load as load_weights
+from tinygen.checkpoints.weights import digest, frozen
 from tinygen.errors import UserError
 from tinygen.pretrained import stable_diffusion_vae, weights
 from tinygen.train_step import Tree, graph_of, merge
@@ -22,24 +19,18 @@ from tinygen.train_step import Tree, graph_of, merge
 class Autoencoder:
     """A frozen autoencoder, in float32.
 
-    name: of its file, or of the run's folder
-    sha256: of the file's bytes, or of a run's weights
-    factor: spatial downsampling factor; divides the sides of images
-    channels: of the latents
-    image_channels: 1 (grey) or 3 (RGB)
-    variables: the weights, a tree of host arrays
     encode: (variables, x [B, H, W, image_channels] in [-1, 1]) -> (mean, σ) of the latents, each [B, H/factor, W/factor, channels]
     decode: (variables, z [B, h, w, channels]) -> x [B, factor·h, factor·w, image_channels]
 
     Both are pure and jittable. encode raises UserError for images whose sides `factor` does not divide.
     """
 
-    name: str
-    sha256: str
-    factor: int
-    channels: int
-    image_channels: int
-    variables: Tree
+    name: str  # of its file, or of the run's folder
+    sha256: str  # of the file's bytes, or of a run's weights
+    factor: int  # spatial downsampling factor; divides the sides of images
+    channels: int  # of the latents
+    image_channels: int  # 1 (grey) or 3 (RGB)
+    variables: Tree  # the weights, on the host
     encode: Callable[[Tree, jax.Array], tuple[jax.Array, jax.Array]]
     decode: Callable[[Tree, jax.Array], jax.Array]
 
@@ -76,9 +67,7 @@ def of_run(ckpt: str, option: str) -> Autoencoder:
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"
             "Train an autoencoder first, tinygen train --config=autoencoder_avatars, and give its workdir."
         )
-    parts = build.parts(config_lib.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
-    with jax.set_mesh(parts.layout.mesh):
-        params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
+    parts, params, buffers = frozen(saved)
     variables = {"params": params, "buffers": buffers}
     return _frozen(saved.name, digest(variables), parts.create, variables)
 

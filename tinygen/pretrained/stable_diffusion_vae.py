@@ -69,7 +69,7 @@ def from_file(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Tree]:
         arrays = {name: array for name, array in arrays.items() if name.startswith("first_stage_model.")}
     names = named(arrays)
     sizes = sizes_of({public: arrays[name].shape for public, name in names.items()})
-    places = {public_name(path): (path, leaf.shape) for path, leaf in flat(abstract(sizes)).items()}
+    places = {public_name(path): (path, leaf.shape) for path, leaf in abstract(sizes).items()}
     _refuse("it lacks", [public for public in places if public not in names])
     _refuse("it has, besides an autoencoder's,", [name for public, name in names.items() if public not in places])
     turned = {public: matrix(arrays[names[public]], len(shape)) for public, (_, shape) in places.items()}
@@ -125,10 +125,10 @@ def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
     stages, depth = counted("encoder.down_blocks"), counted("encoder.down_blocks.0.resnets")
     if not (0 < stages <= MOST["stages"] and 0 < depth <= MOST["blocks"]):
-        raise ValueError(f"its encoder has {stages} stages of {depth} blocks, which is none of latent diffusion's")
+        raise ValueError(f"its encoder has {stages} stages of {depth} blocks, unlike any of latent diffusion's")
     widths = tuple(features(f"encoder.down_blocks.{stage}.resnets.0.conv1.weight", 0) for stage in range(stages))
     if any(width % GROUPS for width in widths):
-        raise ValueError(f"its stages have {', '.join(map(str, widths))} features, which are no multiples of {GROUPS}")
+        raise ValueError(f"its stages have {', '.join(map(str, widths))} features, not multiples of {GROUPS}")
     factor, channels = 2 ** (stages - 1), features("encoder.conv_in.weight", 1)
     return dict(shape=(factor, factor, channels), widths=widths, depth=depth, latent=features("post_quant_conv.weight", 0), groups=GROUPS)
 
@@ -137,13 +137,9 @@ def create(sizes: Mapping[str, Any], rngs: nnx.Rngs) -> Autoencoder:
     return Autoencoder(**sizes, precision="float32", attention="auto", needs_jvp=False, rngs=rngs)
 
 
-def abstract(sizes: Mapping[str, Any]) -> Tree:
+def abstract(sizes: Mapping[str, Any]) -> dict[Path, Any]:
     """The shapes of the parameters."""
-    return split(nnx.eval_shape(lambda: create(sizes, nnx.Rngs(0))))[1]
-
-
-def flat(tree: Tree) -> dict[Path, Any]:
-    return dict(flatten_dict(tree))  # pyright: ignore[reportReturnType]
+    return dict(flatten_dict(split(nnx.eval_shape(lambda: create(sizes, nnx.Rngs(0))))[1]))  # pyright: ignore[reportReturnType]
 
 
 def matrix(array: np.ndarray, dimensions: int) -> np.ndarray:

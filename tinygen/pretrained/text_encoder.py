@@ -26,19 +26,15 @@ NEEDS = "text encoders need transformers and PyTorch: pip install 'tinygen[text]
 class Encoder:
     """Captions -> the last hidden state of their tokens.
 
-    name: the absolute path of a folder, or a name on the hub
-    sha256: of the weights, whatever files they are in
-    features: D
-    length: maximum tokens of a caption, including begin and end tokens
     count: captions -> number of tokens of each, without a limit
     encode: (captions, S) -> (float32 [N, S, D], zero for padding; bool [N, S], False for padding, which comes last). Longer captions are
         truncated
     """
 
-    name: str
-    sha256: str
-    features: int
-    length: int
+    name: str  # the absolute path of a folder, or a name on the hub
+    sha256: str  # of the weights, whatever files they are in
+    features: int  # D
+    length: int  # maximum tokens of a caption, including begin and end tokens
     count: Callable[[Sequence[str]], list[int]]
     encode: Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray]]
 

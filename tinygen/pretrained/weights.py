@@ -31,37 +31,28 @@ LARGEST = 2**30  # maximum bytes of a file, compressed and uncompressed: no feat
 PATIENCE = 30  # seconds without data before a download times out
 
 DTYPES = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
-}
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
+}  # fmt: skip
 
 
 def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
     """(arrays by name, SHA-256 of the file) of a `.pth` of PyTorch (either format), an `.npz` or a `.safetensors`.
 
-    No code in the file is executed. A file with a public name must be that file, which is checked before parsing.
-
-    Raises:
-      UserError: the file cannot be read, is torn or not a weights file, or would execute code.
+    No code in the file is executed. A file with a public name must be that file, which is checked before parsing. Raises UserError if
+    the file cannot be read, is torn or not a weights file, or would execute code.
     """
     path = Path(path)
     try:
         size = path.stat().st_size
         if not path.is_file():
             raise UserError(f"weights {path}: not a regular file")
-        data = path.read_bytes() if size <= LARGEST else b""
+        if size > LARGEST:
+            raise UserError(f"weights {path}: {size:,} bytes are more than any network read here has ({LARGEST:,})")
+        data = path.read_bytes()
     except OSError as error:
         raise UserError(f"weights {path}: {error.strerror}") from error
-    if size > LARGEST:
-        raise UserError(f"weights {path}: {size:,} bytes are more than any network read here has ({LARGEST:,})")
     sha256 = hashlib.sha256(data).hexdigest()
     if path.name in NAMES and sha256 != PUBLIC:
         raise UserError(
@@ -76,7 +67,7 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], str]:
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """Arrays by name. Raises ValueError with a reason, or another error, if it is not a weights file."""
+    """Arrays by name. Raises ValueError with a reason, or another error, if the data are not a weights file's."""
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > LARGEST:
@@ -112,18 +103,17 @@ def tensors(data: bytes) -> dict[str, np.ndarray]:
 
 
 def find(weights: str | None, url: str = URL) -> Path:
-    """The path of Inception's weights: the given file, or the public one in the caches of tinygen and torch.hub.
+    """The path of Inception's weights: the given file, or the public one, in the cache of torch.hub (which pytorch-fid and
+    torch-fidelity use) or of tinygen, where it is downloaded to if neither has it.
 
-    If it is in neither, it is downloaded to tinygen's cache.
-
-    Raises:
-      UserError: the given file does not exist, or the public one cannot be downloaded.
+    Raises UserError if the given file does not exist, or the public one cannot be downloaded.
     """
     if weights:
         if not Path(weights).is_file():
             raise UserError(f"--weights={weights}: no such file")
         return Path(weights)
-    own, torch = cache_folders()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own, torch = cache / "tinygen" / "weights", Path(os.environ.get("TORCH_HOME") or cache / "torch") / "hub" / "checkpoints"
     for folder in (own, torch):
         for name in NAMES:
             if (folder / name).is_file():
@@ -135,12 +125,6 @@ def find(weights: str | None, url: str = URL) -> Path:
             f"Inception's weights are not here and could not be downloaded ({getattr(error, 'reason', error)}): put {NAMES[0]}\n"
             f"into {own} or give it as --weights=FILE (SHA-256 {PUBLIC}; from {url}). Without it: --features=efflite0"
         ) from error
-
-
-def cache_folders() -> tuple[Path, Path]:
-    """tinygen's cache folder for weights, and torch.hub's, which pytorch-fid and torch-fidelity use."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "tinygen" / "weights", Path(os.environ.get("TORCH_HOME") or cache / "torch") / "hub" / "checkpoints"
 
 
 def download(url: str, path: Path, sha256: str) -> Path:
@@ -159,7 +143,7 @@ def download(url: str, path: Path, sha256: str) -> Path:
                     total.update(block)
                     file.write(block)
         if total.hexdigest() != sha256:
-            raise ValueError(f"SHA-256 {total.hexdigest()[:8]}... came, not {sha256[:8]}...")
+            raise ValueError(f"SHA-256 {total.hexdigest()[:8]}... in place of {sha256[:8]}...")
         part.replace(path)
     finally:
         with contextlib.suppress(OSError):

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,8 +11,8 @@ from etils import epath
 
 from tinygen.errors import UserError, in_line
 from tinygen.media import element_of
-from tinygen.report import charts, page, texts
-from tinygen.report.pictures import BUDGET, Album, pack
+from tinygen.report import charts, page
+from tinygen.report.pictures import BUDGET, pack, texts
 from tinygen.report.run import Run, read
 from tinygen.system.terminal import say
 from tinygen.workdir.files import File, folder
@@ -28,7 +28,10 @@ def main(workdirs: Sequence[str], *, out: str | None) -> int:
         raise UserError(f"--out={target}: there is no folder {target.parent}")
     text, notes = build(runs, target, time.time())
     content = text.encode("utf-8", "replace")  # a file may contain half a character
-    write(target, content)
+    try:
+        folder(target.parent).write(target.name, content)  # atomically: a browser never reads a mix of two versions
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror}): give another --out") from error
     say(f"{target}  {len(content) / 1e6:.1f} MB")
     for run in runs:
         for problem in run.problems:
@@ -51,14 +54,13 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
     """(the page, notes about all runs). Adds problems with pictures to each run's problems."""
     groups = [[File(run.folder, "data.png")] for run in runs if run.folder.type_of("data.png")]
     previews = [list(grids.values()) for run in runs for grids in run.grids.values()]
-    groups += [[path for path in group if shown_by(path) == "img"] for group in previews]
-    album = pack(groups, budget)
-    words, unread = texts.read([path for group in previews for path in group if shown_by(path) == "pre"])
+    album = pack(groups + [[path for path in group if element_of(path.name) == "img"] for group in previews], budget)
+    words, unread = texts([path for group in previews for path in group if element_of(path.name) == "pre"])
     for run in runs:
         damaged = {path: problem for path, problem in (album.problems | unread).items() if path.folder is run.folder}
         run.problems += [f"{path.name} cannot be shown: {problem}" for path, problem in damaged.items()]
     blobs = list(dict.fromkeys(each.data for each in album.pictures.values()))
-    number = {path: blobs.index(each.data) for path, each in album.pictures.items()}
+    seen = {path: dict(blob=blobs.index(each.data), width=each.width, height=each.height) for path, each in album.pictures.items()}
     links = [relative(run.folder.path(), target) for run in runs]
     notes = [album.note] if album.note else []
     data = {
@@ -66,49 +68,36 @@ def build(runs: Sequence[Run], target: epath.Path, now: float, budget: int = BUD
         "charts": charts.compose(runs),
         "remarks": charts.remarks(runs),
         "marks": marks(runs),
-        "grids": grids(
-            runs, links, {path: picture(album, number, path) for path in number} | {path: {"text": each} for path, each in words.items()}
-        ),
-        "examples": examples(runs, album, number),
+        "grids": grids(runs, links, seen | {path: {"text": each} for path, each in words.items()}),
+        "examples": examples(runs, seen),
     }
     return page.render(runs, links, notes, data, blobs, now), notes
 
 
-def grids(runs: Sequence[Run], links: Sequence[str | None], seen: dict[File, dict[str, Any]]) -> list[dict[str, Any]]:
+def grids(runs: Sequence[Run], links: Sequence[str | None], seen: Mapping[File, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """[{name, steps, runs: [{run, steps, pictures, captions}]}]: for every kind of preview, each run's previews by step and their prompts.
 
-    seen: the page's content of each file, a `picture` or {"text": ...}
+    seen: the page's content of each file, {"blob": its index, "width": ..., "height": ...} or {"text": ...}
     """
     made = []
     for name in dict.fromkeys(name for run in runs for name in run.grids):
-        shown = []
+        shown: list[dict[str, Any]] = []
         for index, (run, link) in enumerate(zip(runs, links, strict=True)):
             held = {step: path for step, path in sorted(run.grids.get(name, {}).items()) if path in seen}
-            pictures = [seen[path] | {"file": None if link is None else f"{link}{quote(path.name)}"} for path in held.values()]
+            pictures = [{**seen[path], "file": None if link is None else f"{link}{quote(path.name)}"} for path in held.values()]
             if held:
-                asked = run.prompts if name == "samples" else []
-                shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=asked))
+                shown.append(dict(run=index, steps=list(held), pictures=pictures, captions=run.prompts if name == "samples" else []))
         if shown:
             made.append(dict(name=name, steps=sorted({step for each in shown for step in each["steps"]}), runs=shown))
     return made
 
 
-def shown_by(path: File) -> str:
-    """The HTML element that shows a preview."""
-    return element_of(path.path.suffix.removeprefix("."))
-
-
-def picture(album: Album, number: dict[File, int], path: File) -> dict[str, Any]:
-    return dict(blob=number[path], width=album.pictures[path].width, height=album.pictures[path].height)
-
-
-def examples(runs: Sequence[Run], album: Album, number: dict[File, int]) -> list[dict[str, Any]]:
+def examples(runs: Sequence[Run], seen: Mapping[File, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each run's training examples; a single shared entry if all runs have the same."""
-    made = []
+    made: list[dict[str, Any]] = []
     for index, run in enumerate(runs):
-        path = File(run.folder, "data.png")
-        if path in number:
-            made.append(dict(run=index, captions=captions(run), **picture(album, number, path)))
+        if picture := seen.get(File(run.folder, "data.png")):
+            made.append(dict(run=index, captions=captions(run), **picture))
     same = len(made) == len(runs) and len({(each["blob"], *each["captions"]) for each in made}) == 1
     return [made[0] | {"run": None}] if same else made
 
@@ -135,9 +124,8 @@ def names(workdirs: Sequence[str]) -> list[str]:
     parts = [epath.Path(path).absolute().parts for path in workdirs]
 
     def ending(own: tuple[str, ...]) -> str:
-        others = [each for each in parts if each != own]
-        depth = next((depth for depth in range(1, len(own)) if all(own[-depth:] != each[-depth:] for each in others)), len(own))
-        return "/".join(own[-depth:])
+        ends = (own[-depth:] for depth in range(1, len(own) + 1))
+        return "/".join(next(end for end in ends if all(each == own or each[-len(end) :] != end for each in parts)))
 
     return [ending(own) for own in parts]
 
@@ -148,11 +136,3 @@ def relative(folder: epath.Path, target: epath.Path) -> str | None:
         return None
     way = os.path.relpath(os.path.abspath(folder), os.path.abspath(target.parent))
     return "" if way == "." else quote(way, errors="surrogateescape") + "/"
-
-
-def write(target: epath.Path, content: bytes) -> None:
-    """Writes the page atomically, so that a browser never reads a mix of two versions."""
-    try:
-        folder(target.parent).write(target.name, content)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}): give another --out") from error

@@ -61,13 +61,10 @@ class Charts:
         self.made: list[dict[str, Any]] = []
         self.copies = _copies(runs)
         names = list(dict.fromkeys(name for run in runs for name in run.series))
-        self.constants = {name: value for name in names if not _known(name) and (value := _constant(runs, name)) is not None}
+        always = {*OPTIMISATION, *(name for name, *_ in SPEED)}  # shown, even if constant, and so is any loss
+        others = [name for name in names if name not in always and "loss" not in name]
+        self.constants = {name: value for name in others if (value := _constant(runs, name)) is not None}
         self.left = [name for name in names if name not in self.copies and name not in self.constants]
-
-    def take(self, *names: str) -> list[str]:
-        taken = [name for name in names if name in self.left]
-        self.left = [name for name in self.left if name not in taken]
-        return taken
 
     def add(self, section: str, title: str, lines: Sequence[dict[str, Any]], *, format: str = "number", log: bool = False) -> None:
         if lines:
@@ -82,11 +79,17 @@ class Charts:
                 drawn.append(_line(index, Series(run.series[name].steps, run.series[name].values * scale), label or name, **style))
         return drawn
 
+    def take(self, name: str, label: str = "", **style: Any) -> list[dict[str, Any]]:
+        """The lines of a metric, once; [] if it has been taken."""
+        if name not in self.left:
+            return []
+        self.left.remove(name)
+        return self.lines(name, label, **style)
+
     def held_out(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a held-out metric."""
-        averaged, raw = self.take(AVERAGED + name), self.take(RAW + name)
-        lines = self.lines(averaged[0], "held out, averaged weights", tone=2) if averaged else []
-        return lines + (self.lines(raw[0], "held out, raw weights", tone=1, dash="dash") if raw else [])
+        """The lines of a held-out metric, once."""
+        averaged = self.take(AVERAGED + name, "held out, averaged weights", tone=2)
+        return averaged + self.take(RAW + name, "held out, raw weights", tone=1, dash="dash")
 
 
 def compose(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -94,16 +97,15 @@ def compose(runs: Sequence[Run]) -> list[dict[str, Any]]:
     charts = Charts(runs)
     _learning(charts)
     for name, (title, noisy, log) in OPTIMISATION.items():
-        if charts.take(name):
-            charts.add("Optimisation", title, charts.lines(name, smooth=noisy, faint=noisy), log=log)
+        charts.add("Optimisation", title, charts.take(name, smooth=noisy, faint=noisy), log=log)
     for name, title, factor, form, noisy in SPEED:
         charts.take(name)
         charts.add("Speed", title, charts.lines(name, factor=factor, smooth=noisy, faint=noisy), format=form)
     while charts.left:
         name = charts.left[0]
         name = name.removeprefix(AVERAGED if name.startswith(AVERAGED) else RAW)
-        lines = charts.lines(name, "training", smooth=True, faint=True) if charts.take(name) else []
-        charts.add("Other numbers", name, lines + charts.held_out(name), log=True)
+        lines = charts.take(name, "training", smooth=True, faint=True) + charts.held_out(name)
+        charts.add("Other numbers", name, lines, log=True)
     return charts.made
 
 
@@ -116,10 +118,8 @@ def remarks(runs: Sequence[Run]) -> list[str]:
 
 def _learning(charts: Charts) -> None:
     for name, title in (("loss", "Loss"), ("raw_loss", "Loss before weighting")):
-        if charts.take(name):
-            charts.add("Learning", title, charts.lines(name, "training", smooth=True, faint=True), log=True)
-        held_out = charts.held_out(name)
-        if held_out:
+        charts.add("Learning", title, charts.take(name, "training", smooth=True, faint=True), log=True)
+        if held_out := charts.held_out(name):
             training = charts.lines(name, "training, smoothed", smooth=True, dash="dot")
             charts.add("Learning", f"{title}: training and held out", training + held_out, log=True)
     matches = [match for name in charts.left if (match := BIN.fullmatch(name)) and not name.startswith(RAW)]
@@ -134,19 +134,16 @@ def _by_time(charts: Charts, title: str, bins: dict[int, str]) -> None:
     places = [(bins[index], f"t {index / count:.3g} – {(index + 1) / count:.3g}") for index in sorted(bins)]
     if len(charts.runs) > 1:
         for name, place in places:
-            charts.take(name)
-            training = charts.lines(name, "training, smoothed", smooth=True, dash="dot")
-            charts.add("Learning by time t", f"{title}, {place}", training + charts.held_out(name), log=True)
+            lines = charts.take(name, "training, smoothed", smooth=True, dash="dot") + charts.held_out(name)
+            charts.add("Learning by time t", f"{title}, {place}", lines, log=True)
         return
     for prefix, what, smooth in (
         ("", "training, smoothed", True),
         (AVERAGED, "held out, averaged weights", False),
         (RAW, "held out, raw weights", False),
     ):
-        lines = []
-        for tone, (name, place) in enumerate(places):
-            lines += charts.lines(prefix + name, place, tone=tone, smooth=smooth) if charts.take(prefix + name) else []
-        charts.add("Learning by time t", f"{title}, {what}", lines, log=True)
+        taken = (charts.take(prefix + name, place, tone=tone, smooth=smooth) for tone, (name, place) in enumerate(places))
+        charts.add("Learning by time t", f"{title}, {what}", list(itertools.chain(*taken)), log=True)
 
 
 def _line(
@@ -170,12 +167,9 @@ def _copies(runs: Sequence[Run]) -> dict[str, str]:
     for prefix in ("", RAW, AVERAGED):
         name, other = f"{prefix}raw_loss", f"{prefix}loss"
         pairs = [(run.series[name], run.series[other]) for run in runs if name in run.series and other in run.series]
-        lone = any(name in run.series and other not in run.series for run in runs)
-        if (
-            pairs
-            and not lone
-            and all(np.array_equal(a.steps, b.steps) and np.allclose(a.values, b.values, 1e-6, 0, True) for a, b in pairs)
-        ):
+        alone = any(name in run.series and other not in run.series for run in runs)
+        same = all(np.array_equal(a.steps, b.steps) and np.allclose(a.values, b.values, 1e-6, 0, True) for a, b in pairs)
+        if pairs and same and not alone:
             copies[name] = other
     return copies
 
@@ -184,8 +178,3 @@ def _constant(runs: Sequence[Run], name: str) -> float | None:
     """The value of a metric that is constant throughout all runs; None if it varies, or was logged only once."""
     values = np.concatenate([run.series[name].values for run in runs if name in run.series])
     return float(values[0]) if len(values) > 1 and (values == values[0]).all() else None
-
-
-def _known(name: str) -> bool:
-    """Whether a chart always shows this metric, even if constant."""
-    return name in OPTIMISATION or "loss" in name or any(name == each for each, *_ in SPEED)

@@ -78,7 +78,8 @@ def card(index: int, run: Run, now: float) -> str:
     """A run's name, state, latest metrics and hardware."""
     state = run.status(now)
     rate, batch = run.recent("steps_per_s"), finite(run.settings.get("batch_size"))
-    name, what = ("raw_loss", ", before weighting") if _weighted(run) else ("loss", "")
+    # A power weights examples by their own errors, so that only the loss before weighting is informative.
+    name, what = ("raw_loss", ", before weighting") if "objective.power" in run.settings else ("loss", "")
     numbers = [
         (f"loss{what}, mean of the last 5 %", _figure(run.recent(name))),
         (f"held out{what}, averaged weights", _figure(run.last(f"eval_ema_{name}"))),
@@ -97,11 +98,6 @@ def card(index: int, run: Run, now: float) -> str:
     )
 
 
-def _weighted(run: Run) -> bool:
-    """Whether a run's loss weights examples by their own errors, so that only the loss before weighting is informative."""
-    return "objective.power" in run.settings
-
-
 def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
@@ -116,9 +112,7 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
     mesh, held, versions = known.get("mesh"), known.get("memory_per_device"), known.get("versions")
     axes = " × ".join(f"{axis} {size}" for axis, size in mesh.items()) if isinstance(mesh, Mapping) else ""
     sizes = [(name, size) for name, each in held.items() if (size := finite(each))] if isinstance(held, Mapping) else []
-    packages = (
-        ", ".join(f"{name} {number}" for name, number in versions.items() if number != "unknown") if isinstance(versions, Mapping) else ""
-    )
+    packages = versions.items() if isinstance(versions, Mapping) else ()
     return [
         ("recipe", str(run.start.get("recipe", ""))),
         ("model", f"{model} by {objective} on {source}" if run.settings else ""),
@@ -129,7 +123,7 @@ def _facts(run: Run, now: float) -> list[tuple[str, str]]:
         ("device use", "; ".join(filter(None, [arithmetic, f"{wait:.1%} waiting for data" if wait is not None else ""]))),
         ("memory", f"{memory:.2f} GiB" if memory is not None else ""),
         ("last line", f"{clock(run.last_written)}, {ago(now - run.last_written)}" if run.last_written else ""),
-        ("versions", packages),
+        ("versions", ", ".join(f"{name} {number}" for name, number in packages if number != "unknown")),
         ("revision", str(known.get("revision", ""))),
     ]
 
@@ -147,12 +141,10 @@ def evaluations(runs: Sequence[Run]) -> str:
         return "<p class=quiet>None yet: <code>tinygen eval --ckpt=…</code> and <code>tinygen eval-fid</code> add a line.</p>"
     names = list(dict.fromkeys(name for _, line in lines for name in line))
     named = len(runs) > 1
-    rows = [
-        f"<tr>{_named(run) if named else ''}"
-        + "".join(f"<td>{text(shown(line[name])) if name in line else ''}</td>" for name in names)
-        + "</tr>"
-        for run, line in lines
-    ]
+    rows = []
+    for run, line in lines:
+        cells = "".join(f"<td>{text(shown(line[name])) if name in line else ''}</td>" for name in names)
+        rows.append(f"<tr>{_named(run) if named else ''}{cells}</tr>")
     return table([*(["run"] if named else []), *names], rows, "Evaluations")
 
 
@@ -160,7 +152,7 @@ def in_short(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line of eval.jsonl with the protocol replaced by its most relevant fields."""
     protocol = line.get("protocol")
     looked_for = {name: protocol[name] for name in LOOKED_FOR if name in protocol} if isinstance(protocol, dict) else {}
-    return {**{name: value for name, value in line.items() if name != "protocol"}, **looked_for}
+    return {name: value for name, value in line.items() if name != "protocol"} | looked_for
 
 
 def settings(runs: Sequence[Run]) -> str:
@@ -206,9 +198,8 @@ def _sentence(value: Any) -> str:
     parts = []
     for key, each in value.items():
         pair = [each.get("from"), each.get("to")] if isinstance(each, Mapping) and {"from", "to"} <= each.keys() else each
-        parts.append(
-            f"{key}: {shown(pair[0])} → {shown(pair[1])}" if isinstance(pair, list) and len(pair) == 2 else f"{key}: {shown(each)}"
-        )
+        changed = isinstance(pair, list) and len(pair) == 2
+        parts.append(f"{key}: {' → '.join(map(shown, pair)) if changed else shown(each)}")
     return ", ".join(parts) or "nothing"
 
 
@@ -223,10 +214,8 @@ def files(run: Run, link: str | None) -> str:
     """Links to the files of the workdir, and commands to continue from it."""
     folder = str(run.folder)
     names = ("config.json", "manifest.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "codec/codec.json", "samples", "checkpoints")
-    there = [name for name in names if _there(run, name)]
-    items = "".join(
-        f'<li><a href="{text(link + name)}">{text(name)}</a></li>' if link is not None else f"<li>{text(name)}</li>" for name in there
-    )
+    links = {name: text(name) if link is None else f'<a href="{text(link + name)}">{text(name)}</a>' for name in names}
+    items = "".join(f"<li>{links[name]}</li>" for name in names if _there(run, name))
     unsampled = ("regression", "classification", "autoencoder")
     what = ["eval"] if run.settings.get("objective.name") in unsampled else ["sample", "eval"]
     commands = [f"tinygen {each} --ckpt={shlex.quote(folder)}" for each in what] if run.checkpoints else []

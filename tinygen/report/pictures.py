@@ -1,23 +1,25 @@
-"""The pictures of a report, each stored once and compressed to fit a size budget."""
+"""The previews of a report: pictures, each stored once and compressed to fit a size budget, and texts."""
 
 import base64
 import dataclasses
-import functools
 import io
 import math
 import struct
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
+from tinygen.errors import printable
 from tinygen.workdir.files import PICTURE, File
 
 BUDGET = 12_000_000  # base64 characters of all pictures
 WEBP_SIDE = 16383  # the format's limit
 PIXELS = 2**25  # limit of a picture; a grid of 64 images of 512 x 512 has half as many
 ALL_PIXELS = 2**25  # limit of all pictures; more would rarely fit the budget, and take long to encode
+LONGEST = 20_000  # characters of one text
+ROOM = 4_000_000  # characters of all texts
 
 
 @dataclasses.dataclass
@@ -43,25 +45,22 @@ class Album:
 
 
 def pack(groups: Sequence[Sequence[File]], budget: int = BUDGET) -> Album:
-    """Pictures, lossless if they fit the budget, else as lossy WebP (or the original file if smaller), else fewer per group. The first and
-    last of a group are dropped last.
-    """
+    """Pictures, lossless if they fit the budget, else lossy, else fewer per group; the first and last of a group are dropped last."""
     album = Album({}, {})
     groups, album.note = _affordable(groups)
     paths = [path for group in groups for path in group]
-    album.pictures = _encode(paths, _lossless, album.problems)
+    album.pictures = _encode(paths, None, album.problems)
     whole = album.characters
     if whole <= budget:
         return album
     note = f"{album.note} " if album.note else ""
     for quality in (90, 75):
-        lossy = _encode(list(album.pictures), functools.partial(_lossy, quality), album.problems)
+        lossy = _encode(list(album.pictures), quality, album.problems)
         album.pictures = {
             path: min(stored, lossy.get(path, stored), key=lambda each: len(each.data)) for path, stored in album.pictures.items()
         }
-        album.note = note + (
-            f"Pictures are lossy WebP (quality {quality}): without loss they take {whole / 1e6:.3g} MB, allowed are {budget / 1e6:.3g}."
-        )
+        sizes = f"without loss they take {whole / 1e6:.3g} MB, allowed are {budget / 1e6:.3g}."
+        album.note = f"{note}Pictures are lossy WebP (quality {quality}): {sizes}"
         if album.characters <= budget:
             return album
     packed, share = dict(album.pictures), budget / album.characters
@@ -89,7 +88,8 @@ def _affordable(groups: Sequence[Sequence[File]]) -> tuple[list[list[File]], str
             if pixels[path] <= left:
                 left -= pixels[path]
                 kept[-1].append(path)
-    return kept, f"Of {len(pixels)} pictures {sum(map(len, kept))} are shown: together they have {total:,} pixels. All are in the folder."
+    shown = f"{sum(map(len, kept))} of {len(pixels)} pictures are shown"
+    return kept, f"{shown}: all together have {total:,} pixels. The others are in the folder."
 
 
 def _pixels(path: File) -> int:
@@ -108,7 +108,7 @@ def _spread(items: list[File], count: int) -> list[File]:
     return items if len(items) <= count else [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
 
-def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], problems: dict[File, str]) -> dict[File, Picture]:
+def _encode(paths: list[File], quality: int | None, problems: dict[File, str]) -> dict[File, Picture]:
     pictures = {}
     for path in paths:
         try:
@@ -122,27 +122,36 @@ def _encode(paths: list[File], encode: Callable[[bytes, Image.Image], bytes], pr
                 if stored[12:16] != b"IHDR":  # PIL would search further and could find another size
                     raise ValueError("it does not begin with its size, as a PNG file does")
                 image.load()
-                content = encode(stored, image)
+                content = _compressed(stored, image, quality)
                 kind = "png" if content.startswith(b"\x89PNG") else "webp"
                 pictures[path] = Picture(image.width, image.height, f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
         except UnidentifiedImageError:
-            problems[path] = "it is no picture"
+            problems[path] = "it is not a picture"
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             problems[path] = getattr(error, "strerror", None) or str(error)
     return pictures
 
 
-def _lossless(stored: bytes, image: Image.Image) -> bytes:
-    if max(image.size) > WEBP_SIDE or len(stored) > BUDGET:  # the latter could rarely be compressed enough
+def _compressed(stored: bytes, image: Image.Image, quality: int | None) -> bytes:
+    """WebP, or the stored file if that is smaller. quality: None = lossless"""
+    if max(image.size) > WEBP_SIDE or (quality is None and len(stored) > BUDGET):  # the latter could rarely be compressed enough
         return stored
-    return min(stored, _webp(image, lossless=True, quality=50, method=2), key=len)
-
-
-def _lossy(quality: int, stored: bytes, image: Image.Image) -> bytes:
-    return stored if max(image.size) > WEBP_SIDE else _webp(image, quality=quality, method=2)
-
-
-def _webp(image: Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "WEBP", **options)
-    return buffer.getvalue()
+    options: dict[str, Any] = {"lossless": True, "quality": 50} if quality is None else {"quality": quality}
+    image.convert("RGB").save(buffer, "WEBP", method=2, **options)
+    return min(stored, buffer.getvalue(), key=len)
+
+
+def texts(paths: Sequence[File]) -> tuple[dict[File, str], dict[File, str]]:
+    """(texts by path, truncated to fit; problems of those that cannot be read)"""
+    most = min(LONGEST, ROOM // max(1, len(paths)))
+    found, problems = {}, {}
+    for path in paths:
+        try:
+            content = path.beginning(4 * most + 4)  # bytes; a character has at most four
+        except OSError as error:
+            problems[path] = str(error.strerror)
+            continue
+        text = printable(content.decode("utf-8", "replace"))
+        found[path] = text if len(text) <= most else f"{text[:most]}\n[the rest is in the file]"
+    return found, problems

@@ -1,12 +1,14 @@
 """Reads a workdir for the report, in whatever state it is: unreadable parts are listed in `problems`."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,10 @@ from etils import epath
 from tinygen.config import flatten
 from tinygen.errors import UserError
 from tinygen.media import element_of
-from tinygen.workdir.files import MIB, Entry, File, Folder, folder
+from tinygen.workdir.files import MIB, Entry, File, Folder, folder, json_object
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
-SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.([a-z0-9]+)")
+SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.[a-z0-9]+")
 DOCUMENT = MIB  # size limit of config.json and similar files, which have a few thousand bytes
 SHOWN_BYTES = 32 * MIB  # read from the end of each JSON lines file
 MOST_LINES, MOST_SERIES = 2000, 500  # maximum on a page
@@ -38,7 +40,6 @@ class Series:
 class Run:
     """The contents of a workdir. Any part may be empty, for a run that has just started, an older one, or a damaged one.
 
-    settings: config.json, by dotted names
     grids: {name: {step: PNG file, or text}}; the objective's samples are named "samples"
     prompts: the prompts of the samples of every grid, in order
     examples: the labels and captions of data.png, in order
@@ -46,7 +47,7 @@ class Run:
 
     folder: Folder
     name: str
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json, by dotted names
     manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
     series: dict[str, Series] = dataclasses.field(default_factory=dict)
     events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -67,11 +68,8 @@ class Run:
     def changed(self) -> dict[str, Any]:
         """{dotted key: the recipe's value} of keys changed on the command line."""
         changed = self.start.get("changed")
-        return (
-            {key: pair[0] if isinstance(pair, list) and pair else pair for key, pair in changed.items()}
-            if isinstance(changed, dict)
-            else {}
-        )
+        pairs = changed.items() if isinstance(changed, dict) else ()
+        return {key: pair[0] if isinstance(pair, list) and pair else pair for key, pair in pairs}
 
     @property
     def step(self) -> int:
@@ -114,7 +112,7 @@ def read(path: str, name: str) -> Run:
     run = Run(folder(path), name)
     found = {entry.name: entry for entry in run.folder.entries()}
     if not found.keys() & {*MARKS}:
-        raise UserError(f"--workdir={path} holds no run: there is none of {', '.join(MARKS)} in it")
+        raise UserError(f"--workdir={path} holds no run: it has none of {', '.join(MARKS)} ")
     run.settings = flatten(_object(run, "config.json"))
     run.manifest = _object(run, "manifest.json")
     if "metrics.jsonl" in found:
@@ -132,38 +130,33 @@ def read(path: str, name: str) -> Run:
     return run
 
 
-def _read(run: Run, name: str, most: int) -> bytes | None:
-    """The content of a file; None if it does not exist, or, with a problem, if it cannot be read."""
+@contextlib.contextmanager
+def _noting(run: Run, name: str) -> Iterator[None]:
+    """Notes an unreadable or damaged file among the run's problems."""
     try:
-        return run.folder.read(name, most)
+        yield
     except OSError as error:
         run.problems.append(f"{name} cannot be read: {error.strerror}")
-        return None
+    except (ValueError, RecursionError) as error:
+        run.problems.append(f"{name} is damaged: {error}")
 
 
 def _entries(run: Run, name: str) -> list[Entry]:
-    try:
+    with _noting(run, name):
         return run.folder.entries(name)
-    except OSError as error:
-        run.problems.append(f"{name} cannot be read: {error.strerror}")
-        return []
+    return []
 
 
 def _object(run: Run, name: str) -> dict[str, Any]:
-    content = _read(run, name, DOCUMENT)
-    if content is None:
-        if not any(problem.startswith(name) for problem in run.problems):
+    with _noting(run, name):
+        content = run.folder.read(name, DOCUMENT)
+        if content is None:
             run.problems.append(f"{name} is missing")
-        return {}
-    try:
-        tree = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        run.problems.append(f"{name} is damaged: {error}")
-        return {}
-    if not isinstance(tree, dict):
-        run.problems.append(f"{name} is damaged: it holds no object")
-        return {}
-    return tree
+        elif isinstance(tree := json.loads(content), dict):
+            return tree
+        else:
+            raise ValueError("it holds no object")
+    return {}
 
 
 def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]:
@@ -173,19 +166,13 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
     """
     found: collections.deque[dict[str, Any]] = collections.deque(maxlen=most)
     torn, count = [], 0
-    try:
+    with _noting(run, name):
         for number, line in enumerate(run.folder.lines(name, last=SHOWN_BYTES), 1):
-            try:
-                content = None if line is None else json.loads(line)
-            except (ValueError, RecursionError):
-                content = None
-            if isinstance(content, dict):
+            if (content := json_object(line)) is not None:
                 found.append(content)
                 count += 1
             elif line is None or (line.strip() and line.endswith(b"\n")):
                 torn.append(number)
-    except OSError as error:
-        run.problems.append(f"{name} cannot be read: {error.strerror}")
     if torn:
         run.problems.append(f"{name}: {len(torn)} damaged line(s) left out, the first is line {torn[0]}")
     if count > len(found):
@@ -194,7 +181,7 @@ def _lines(run: Run, name: str, most: int | None = None) -> list[dict[str, Any]]
 
 
 def _series(run: Run) -> dict[str, Series]:
-    """The columns of metrics.jsonl. Of several lines with the same step the last counts, written after a restart."""
+    """The columns of metrics.jsonl. The last of several lines with the same step counts: it was written after a restart."""
     lines, strange = {}, set()
     for line in _lines(run, "metrics.jsonl"):
         step = line.pop("step", None)
@@ -238,41 +225,37 @@ def finite(value: Any) -> float | None:
 
 def _events(run: Run) -> list[dict[str, Any]]:
     """events.jsonl, and configuration changes that are only in the older config_changes.jsonl."""
-    events = _lines(run, "events.jsonl", MOST_LINES)
+    events, older = _lines(run, "events.jsonl", MOST_LINES), _lines(run, "config_changes.jsonl", MOST_LINES)
     recorded = [event.get("changes") for event in events]
-    older = [
-        {"event": "config", "changes": changes} for changes in _lines(run, "config_changes.jsonl", MOST_LINES) if changes not in recorded
-    ]
-    return older + events
+    return [{"event": "config", "changes": changes} for changes in older if changes not in recorded] + events
 
 
 def _grids(run: Run) -> dict[str, dict[int, File]]:
     grids: dict[str, dict[int, File]] = {}
     others = 0
     for entry in _entries(run, "samples"):
-        if (match := SHOWN.fullmatch(entry.name)) and element_of(match[3]):
+        if (match := SHOWN.fullmatch(entry.name)) and element_of(entry.name):
             grids.setdefault(match[2] or "samples", {})[int(match[1])] = File(run.folder, f"samples/{entry.name}")
         else:
             others += 1
     if not grids:
         run.problems.append("samples/ holds no pictures and no texts")
     if others:
-        run.problems.append(f"samples/ holds {others} file(s) that are no <step>.png, <step>.txt or the like: not shown here")
+        run.problems.append(f"samples/ holds {others} file(s) not named <step>.png, <step>.txt or the like: not shown here")
     return dict(sorted(grids.items(), key=lambda item: (item[0] != "samples", item[0])))
 
 
 def _prompts(run: Run) -> list[str]:
-    return (_read(run, "prompts.txt", DOCUMENT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
+    with _noting(run, "prompts.txt"):
+        return (run.folder.read("prompts.txt", DOCUMENT) or b"").decode("utf-8", "replace").splitlines()[:MOST_LINES]
+    return []
 
 
 def _examples(run: Run) -> list[dict[str, Any]]:
-    content = _read(run, "data.json", DOCUMENT)
-    try:
-        examples = json.loads(content or b"[]")
-    except (ValueError, RecursionError) as error:
-        run.problems.append(f"data.json is damaged: {error}")
-        return []
-    return [example for example in examples if isinstance(example, dict)][:MOST_LINES] if isinstance(examples, list) else []
+    with _noting(run, "data.json"):
+        examples = json.loads(run.folder.read("data.json", DOCUMENT) or b"[]")
+        return [example for example in examples if isinstance(example, dict)][:MOST_LINES] if isinstance(examples, list) else []
+    return []
 
 
 def _few(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from tinygen.workdir.bucket import Bucket
 from tinygen.workdir.disk import Entry, Folder
 from tinygen.workdir.reading import LINES, MIB, Refused
 
-__all__ = ["JSON", "LINES", "MIB", "PICTURE", "TEXT", "Entry", "File", "Folder", "Refused", "folder", "read_json"]
+__all__ = ["JSON", "LINES", "MIB", "PICTURE", "TEXT", "Entry", "File", "Folder", "Refused", "folder", "json_object", "read_json"]
 
 # Size limits of files that are read at once, in bytes
 JSON = 64 * MIB  # takes up to 1.4 GiB when parsed
@@ -45,6 +45,15 @@ class File(NamedTuple):
     def beginning(self, most: int) -> bytes:
         """At most its first `most` bytes."""
         return self.folder.beginning(self.name, most)
+
+
+def json_object(line: bytes | None) -> dict[str, Any] | None:
+    """The object in a line of a JSON lines file; None if the line is torn, damaged or something else."""
+    try:
+        content = json.loads(line or b"")
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def read_json(folder: Folder, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import logging
 
-from tinygen.workdir.files import Folder
+from tinygen.workdir.files import Folder, json_object
 
 FILE = "metrics.jsonl"
 
@@ -111,9 +111,6 @@ def _text(line: Mapping[str, Any]) -> str:
 
 
 def _read(line: bytes | None) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line or b"")
-    except (ValueError, RecursionError):
-        return None
-    sound = isinstance(content, dict) and isinstance(content.get("step"), int) and isinstance(content.get("attempt", 0), int)
+    content = json_object(line)
+    sound = content is not None and isinstance(content.get("step"), int) and isinstance(content.get("attempt", 0), int)
     return content if sound else None

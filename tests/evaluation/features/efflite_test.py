@@ -9,7 +9,7 @@ from PIL import Image
 
 from tinygen.errors import UserError
 from tinygen.evaluation.features import efflite
-from tinygen.evaluation.features.bicubic import bicubic
+from tinygen.evaluation.features.resize import bicubic
 
 TESTS = Path(__file__).parents[2]
 

@@ -139,7 +139,7 @@ def test_a_count_without_its_rows_is_refused(file):
 def test_rows_are_written_without_a_gap(file):
     write(file, 10)
     for start, rows in ((-1, ROWS[:5]), (10, ROWS[:5, :3])):
-        with pytest.raises(ValueError, match="do not go on from row 10"):
+        with pytest.raises(ValueError, match="do not continue at row 10"):
             file.append(start, rows)
 
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,37 +60,35 @@ def collected(
     with _alone(files["features"].path, what):
         _grow(pictures, using, files, what, unwanted)
         yield _side(pictures, files)
-        if not keep and processes.leads():
-            for file in files.values():
-                file.delete()
+        if not keep:
+            _delete(files)
 
 
 def forget(network: Network, pictures: Pictures) -> None:
     """Deletes kept features of samples."""
     files = _files(network, pictures, network.name == "inception", reference=False)
     with _alone(files["features"].path, pictures.name):
-        if processes.leads():
-            for file in files.values():
-                file.delete()
+        _delete(files)
+
+
+def _delete(files: dict[str, FeatureFile]) -> None:
+    for file in files.values() if processes.leads() else ():
+        file.delete()
 
 
 def _side(pictures: Pictures, files: dict[str, FeatureFile]) -> Side:
     if processes.leads():
         rows = {name: file.read()[: pictures.num] for name, file in files.items()}  # there may be more, from an interrupted call
         return side_of(pictures.name, pictures.fingerprint, rows["features"], rows.get("logits"))
-    nothing = np.zeros(0)
-    return Side(name=pictures.name, num=pictures.num, fingerprint=pictures.fingerprint, mean=nothing, covariance=nothing)
+    return Side(pictures.name, pictures.num, pictures.fingerprint, mean=np.zeros(0), covariance=np.zeros(0))
 
 
-@contextlib.contextmanager
-def _alone(path: Path, what: str) -> Iterator[None]:
+def _alone(path: Path, what: str) -> contextlib.AbstractContextManager[Any]:
     """Admits one call at a time for the same pictures; another one waits. Only the coordinator process locks."""
     if not processes.leads():
-        yield
-        return
+        return contextlib.nullcontext()
     waiting = functools.partial(say, f"{what}: another call computes this; waiting for it", error=True)
-    with alone(path.with_name(f"{path.name}.lock"), waiting):
-        yield
+    return alone(path.with_name(f"{path.name}.lock"), waiting)
 
 
 def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) -> dict[str, FeatureFile]:
@@ -109,16 +108,12 @@ def _files(network: Network, pictures: Pictures, logits: bool, reference: bool) 
 
 def _grow(pictures: Pictures, using: Extractor, files: dict[str, FeatureFile], what: str, unwanted: Callable[[], bool]) -> None:
     """Extracts the features that are missing from the files."""
-    whole = processes.from_lead(
-        f"rows of {files['features'].path.name}",
-        lambda: str(min(file.rows for file in files.values())),
-    )
-    start = int(whole)
+    name = f"rows of {files['features'].path.name}"
+    start = done = int(processes.from_lead(name, lambda: str(min(file.rows for file in files.values()))))
     if start >= pictures.num:
         return
     reads = itertools.islice(pictures.reads(start), pictures.num - start)
     held: dict[str, list[np.ndarray]] = {name: [] for name in files}
-    done = start
     with _bar(what, start, pictures.num) as advance:
         for given in extract(reads, using, unwanted):
             for name, rows in held.items():

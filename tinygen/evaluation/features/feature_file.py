@@ -14,7 +14,6 @@ from tinygen.evaluation.metrics.moments import check_finite
 
 DTYPE = np.dtype("<f4")
 SUMMED = 4096  # rows in memory at a time during verification
-CONTEXT = 60  # characters of a protocol quoted in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,14 +21,11 @@ class FeatureFile:
     """Rows of features [N, D], and a .json file of the same name with the number of complete rows and their checksum.
 
     The latter is written last and atomically, so a process killed at any time leaves only complete rows.
-    path: of the rows; the folder is created with the first rows
-    dim: features per row
-    protocol: how the features were computed; rows with another protocol are neither read nor extended
     """
 
-    path: Path
-    dim: int
-    protocol: str
+    path: Path  # of the rows; the folder is created with the first rows
+    dim: int  # features per row
+    protocol: str  # how the features were computed; rows with another protocol are neither read nor extended
 
     @property
     def rows(self) -> int:
@@ -45,15 +41,15 @@ class FeatureFile:
         except FileNotFoundError:
             if not self._head.exists():
                 return 0, 0
-            raise UserError(f"{self.path} is not there, and {self._head.name} says that it is: delete {self._head} to begin anew") from None
+            raise UserError(f"{self.path} is missing, although {self._head.name} exists: delete {self._head} to start over") from None
         except OSError as error:
             raise UserError(f"{self._head} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{self._head} is damaged ({type(error).__name__}): delete it to begin anew") from error
+            raise UserError(f"{self._head} is damaged ({type(error).__name__}): delete it to start over") from error
         if dim != self.dim:
             raise UserError(f"{self.path} holds rows of {dim} features, not of {self.dim}: they are another network's. Delete {self._head}")
         if protocol != self.protocol:
-            raise UserError(f"{self.path} was made by another protocol ({_difference(protocol, self.protocol)}): delete {self._head}")
+            raise UserError(f"{self.path} was made by another protocol ({protocol!r} -> {self.protocol!r}): delete {self._head}")
         if not 0 <= rows * self._row <= size:
             raise UserError(f"{self.path} is damaged: {rows} rows are {rows * self._row} bytes, and it has {size}. Delete {self._head}")
         return rows, crc
@@ -66,7 +62,7 @@ class FeatureFile:
         """
         rows, crc = self._whole()
         if start < 0 or features.shape[1:] != (self.dim,):
-            raise ValueError(f"rows {features.shape} at {start} do not go on from row {rows} of {self.dim} features")
+            raise ValueError(f"rows {features.shape} at {start} do not continue at row {rows} of {self.dim} features")
         if start > rows:
             raise UserError(f"{self.path} was emptied while it was being written. Give the same command again")
         check_finite(features, start)
@@ -123,12 +119,3 @@ class FeatureFile:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._head)
-
-
-def _difference(theirs: str, ours: str) -> str:
-    """Two strings from where they start to differ: "...nfe: 25 -> ...nfe: 50"."""
-    unlike = [index for index, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other]
-    same = unlike[0] if unlike else min(len(theirs), len(ours))
-    start = max(0, same - CONTEXT // 2)
-    dots = "..." if start else ""
-    return " -> ".join(f"{dots}{text[start : start + CONTEXT]!r}" for text in (theirs, ours))

@@ -17,67 +17,44 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tinygen.errors import UserError, unknown
+from tinygen.evaluation.features import inception_blocks as blocks
 from tinygen.evaluation.features import resize
-from tinygen.evaluation.features.inception_blocks import (
-    HIGHEST,
-    Convolution,
-    MixedA,
-    MixedB,
-    MixedC,
-    MixedD,
-    MixedE,
-    average,
-    chain,
-    maximum,
-)
-from tinygen.evaluation.features.network import Network
-from tinygen.nn.layers import Buffer
+from tinygen.evaluation.features.network import BATCH_NORM, Network, folded
 from tinygen.pretrained.weights import NAMES, PUBLIC, find, read
 
 DIM = 2048
 CLASSES = 1008
-EPSILON = 1e-3  # of batch norm
-BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
-
-
-class Head(nnx.Module):
-    """[B, 2048] -> [B, 1008], without the file's bias, as in the Inception Score."""
-
-    def __init__(self):
-        self.kernel = Buffer(jnp.zeros((DIM, CLASSES)))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.matmul(x, self.kernel[...], precision=HIGHEST)
 
 
 class Inception(nnx.Module):
     """[B, 299, 299, 3] in about ±1 -> features [B, 2048], the means over the last block's 8x8, and logits [B, 1008] without a bias."""
 
     def __init__(self):
-        self.Conv2d_1a_3x3 = Convolution(3, 32, (3, 3), stride=2, pad=False)
-        self.Conv2d_2a_3x3 = Convolution(32, 32, (3, 3), pad=False)
-        self.Conv2d_2b_3x3 = Convolution(32, 64, (3, 3))
-        self.Conv2d_3b_1x1 = Convolution(64, 80)
-        self.Conv2d_4a_3x3 = Convolution(80, 192, (3, 3), pad=False)
-        self.Mixed_5b = MixedA(192, 32)
-        self.Mixed_5c = MixedA(256, 64)
-        self.Mixed_5d = MixedA(288, 64)
-        self.Mixed_6a = MixedB(288)
-        self.Mixed_6b = MixedC(768, 128)
-        self.Mixed_6c = MixedC(768, 160)
-        self.Mixed_6d = MixedC(768, 160)
-        self.Mixed_6e = MixedC(768, 192)
-        self.Mixed_7a = MixedD(768)
-        self.Mixed_7b = MixedE(1280, average)
-        self.Mixed_7c = MixedE(2048, functools.partial(maximum, stride=1))
-        self.fc = Head()
+        self.Conv2d_1a_3x3 = blocks.Convolution(3, 32, (3, 3), stride=2, pad=False)
+        self.Conv2d_2a_3x3 = blocks.Convolution(32, 32, (3, 3), pad=False)
+        self.Conv2d_2b_3x3 = blocks.Convolution(32, 64, (3, 3))
+        self.Conv2d_3b_1x1 = blocks.Convolution(64, 80)
+        self.Conv2d_4a_3x3 = blocks.Convolution(80, 192, (3, 3), pad=False)
+        self.Mixed_5b = blocks.MixedA(192, 32)
+        self.Mixed_5c = blocks.MixedA(256, 64)
+        self.Mixed_5d = blocks.MixedA(288, 64)
+        self.Mixed_6a = blocks.MixedB(288)
+        self.Mixed_6b = blocks.MixedC(768, 128)
+        self.Mixed_6c = blocks.MixedC(768, 160)
+        self.Mixed_6d = blocks.MixedC(768, 160)
+        self.Mixed_6e = blocks.MixedC(768, 192)
+        self.Mixed_7a = blocks.MixedD(768)
+        self.Mixed_7b = blocks.MixedE(1280, blocks.average)
+        self.Mixed_7c = blocks.MixedE(2048, functools.partial(blocks.maximum, stride=1))
+        # without the file's bias, as in the Inception Score
+        self.fc = nnx.Linear(DIM, CLASSES, use_bias=False, precision=blocks.HIGHEST, rngs=nnx.Rngs(0))
 
     def __call__(self, x: jax.Array) -> dict[str, jax.Array]:
-        x = maximum(chain(x, self.Conv2d_1a_3x3, self.Conv2d_2a_3x3, self.Conv2d_2b_3x3))
-        x = maximum(chain(x, self.Conv2d_3b_1x1, self.Conv2d_4a_3x3))
-        x = chain(x, self.Mixed_5b, self.Mixed_5c, self.Mixed_5d)
-        x = chain(x, self.Mixed_6a, self.Mixed_6b, self.Mixed_6c, self.Mixed_6d, self.Mixed_6e)
-        x = chain(x, self.Mixed_7a, self.Mixed_7b, self.Mixed_7c)
+        x = blocks.maximum(blocks.chain(x, self.Conv2d_1a_3x3, self.Conv2d_2a_3x3, self.Conv2d_2b_3x3))
+        x = blocks.maximum(blocks.chain(x, self.Conv2d_3b_1x1, self.Conv2d_4a_3x3))
+        x = blocks.chain(x, self.Mixed_5b, self.Mixed_5c, self.Mixed_5d)
+        x = blocks.chain(x, self.Mixed_6a, self.Mixed_6b, self.Mixed_6c, self.Mixed_6d, self.Mixed_6e)
+        x = blocks.chain(x, self.Mixed_7a, self.Mixed_7b, self.Mixed_7c)
         features = jnp.mean(x, (1, 2))
         return {"features": features, "logits": self.fc(features)}
 
@@ -87,9 +64,7 @@ def inception(preset: str, weights: str | None) -> Network:
 
     preset: "adm", "pytorch-fid" or "clean": how images are resized and scaled
     weights: a file in any format of `weights.read`, with the public file's names; None: the public file
-
-    Raises:
-      UserError: an unknown preset, or weights that are unavailable, unreadable, or of another network.
+    Raises UserError for an unknown preset, and for weights that are unavailable, unreadable, or of another network.
     """
     if preset not in resize.PRESETS:
         raise unknown("preset", preset, resize.PRESETS)
@@ -100,11 +75,8 @@ def inception(preset: str, weights: str | None) -> Network:
     except ValueError as error:
         raise UserError(f"weights {path}: not Inception-v3 as FID has it: {error} (the public file is {NAMES[0]})") from error
     if sha256 != PUBLIC:
-        logging.warning(
-            "weights %s are not the public file (SHA-256 %s...): a distance over them is no FID, and is called fd_inception",
-            path,
-            sha256[:8],
-        )
+        message = "weights %s are not the public file (SHA-256 %s...): a distance over them is no FID, and is called fd_inception"
+        logging.warning(message, path, sha256[:8])
     graphdef, _ = graph()
     return Network(
         name="inception",
@@ -120,26 +92,21 @@ def inception(preset: str, weights: str | None) -> Network:
 
 
 @functools.cache
-def graph() -> tuple[nnx.GraphDef, dict[tuple[str, ...], tuple[int, ...]]]:
-    """(the network without its variables, their shapes by path: ("Mixed_5b", "branch1x1", "kernel"): (1, 1, 192, 64))"""
+def graph() -> tuple[nnx.GraphDef, dict[str, tuple[int, ...]]]:
+    """(the network without its variables, the shapes of its kernels by layer: "Mixed_5b.branch1x1": (1, 1, 192, 64))"""
     graphdef, state = nnx.split(nnx.eval_shape(Inception))
-    leaves: dict[Any, Any] = dict(flatten_dict(nnx.to_pure_dict(state)))
-    return graphdef, {path: leaf.shape for path, leaf in leaves.items()}
+    leaves: dict[str, Any] = flatten_dict(nnx.to_pure_dict(state), sep=".")
+    return graphdef, {name.removesuffix(".kernel"): leaf.shape for name, leaf in leaves.items() if name.endswith(".kernel")}
 
 
 def file_shapes() -> dict[str, tuple[int, ...]]:
     """The shape of every array that a file must have, by the file's names; it may have others."""
-    _, shapes = graph()
-    expected = {}
-    for *layer, leaf in shapes:
-        prefix, shape = ".".join(layer), shapes[(*layer, leaf)]
-        if leaf == "bias":
-            expected |= {f"{prefix}.bn.{name}": shape for name in BATCH_NORM}
-        elif len(shape) == 4:
-            expected[f"{prefix}.conv.weight"] = (shape[3], shape[2], shape[0], shape[1])
-        else:
-            expected[f"{prefix}.weight"] = shape[::-1]
-    return expected
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer, (*size, inputs, outputs) in graph()[1].items():
+        if size:
+            shapes |= {f"{layer}.bn.{part}": (outputs,) for part in BATCH_NORM}
+        shapes[f"{layer}.conv.weight" if size else f"{layer}.weight"] = (outputs, inputs, *size)
+    return shapes
 
 
 def from_file(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -154,19 +121,8 @@ def from_file(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
             raise ValueError(f"{name} is {arrays[name].shape}, not {shape}")
         if not np.isfinite(arrays[name].astype(np.float32)).all():
             raise ValueError(f"{name} is not finite")
-    variables = {}
-    for path, shape in graph()[1].items():
-        layer = path[:-1]
-        if len(shape) == 4:
-            variables |= {(*layer, leaf): value for leaf, value in folded(arrays, ".".join(layer)).items()}
-        elif path[-1] == "kernel":
-            variables[path] = np.asarray(arrays[f"{'.'.join(layer)}.weight"].T, np.float32)
-    return unflatten_dict(variables)
-
-
-def folded(arrays: Mapping[str, np.ndarray], layer: str) -> dict[str, np.ndarray]:
-    """A convolution's kernel [height, width, inputs, outputs] and bias with its batch norm folded in, computed in float64."""
-    kernel = np.asarray(arrays[f"{layer}.conv.weight"], np.float64).transpose(2, 3, 1, 0)
-    scale, shift, mean, variance = (np.asarray(arrays[f"{layer}.bn.{name}"], np.float64) for name in BATCH_NORM)
-    scale = scale / np.sqrt(variance + EPSILON)
-    return {"kernel": (kernel * scale).astype(np.float32), "bias": (shift - mean * scale).astype(np.float32)}
+    variables = {"fc.kernel": np.asarray(arrays["fc.weight"].T, np.float32)}
+    for layer in graph()[1].keys() - {"fc"}:
+        norm = (arrays[f"{layer}.bn.{part}"] for part in BATCH_NORM)
+        variables[f"{layer}.kernel"], variables[f"{layer}.bias"] = folded(arrays[f"{layer}.conv.weight"], *norm)
+    return unflatten_dict(variables, sep=".")

@@ -11,6 +11,7 @@ from flax import nnx
 from tinygen.nn.layers import Buffer
 
 HIGHEST = jax.lax.Precision.HIGHEST  # the default precision on GPUs and TPUs changes the distance
+LAYOUT = ("NHWC", "HWIO", "NHWC")  # of a convolution's input, kernel and output
 AROUND = ((0, 0), (1, 1), (1, 1), (0, 0))  # one pixel on all sides of [B, H, W, C]
 
 
@@ -32,14 +33,8 @@ class Convolution(nnx.Module):
         self.dropped = 0 if pad else 1
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = jax.lax.conv_general_dilated(
-            x,
-            self.kernel[...],
-            (self.stride, self.stride),
-            self.padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            precision=HIGHEST,
-        )
+        kernel, strides = self.kernel[...], (self.stride, self.stride)
+        y = jax.lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=LAYOUT, precision=HIGHEST)
         y = y[:, : y.shape[1] - self.dropped, : y.shape[2] - self.dropped]
         return jax.nn.relu(y + self.bias[...])
 
@@ -48,9 +43,8 @@ def abreast(x: jax.Array, *layers: Convolution) -> list[jax.Array]:
     """Several 1x1 convolutions of x [B, H, W, C] as one matrix product."""
     kernel = jnp.concatenate([layer.kernel[0, 0] for layer in layers], -1)
     bias = jnp.concatenate([layer.bias[...] for layer in layers])
-    y = jax.nn.relu(jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, precision=HIGHEST) + bias)
     ends = np.cumsum([layer.bias.shape[0] for layer in layers])
-    return jnp.split(y.reshape(*x.shape[:-1], -1), ends[:-1], -1)
+    return jnp.split(jax.nn.relu(jnp.matmul(x, kernel, precision=HIGHEST) + bias), ends[:-1], -1)
 
 
 def chain(x: jax.Array, *layers: Callable[[jax.Array], jax.Array]) -> jax.Array:

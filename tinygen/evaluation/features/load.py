@@ -1,22 +1,20 @@
 """Feature extractors by name: Inception, EfficientNet-Lite0, or a classifier trained by the user."""
 
 import os
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from PIL import Image
 
-from tinygen import build
-from tinygen import config as config_lib
 from tinygen.checkpoints import store
-from tinygen.checkpoints.weights import EVERYWHERE, digest
-from tinygen.checkpoints.weights import load as load_weights
+from tinygen.checkpoints.weights import digest, frozen
 from tinygen.data.codec import encode_pixels
 from tinygen.errors import UserError, unknown
-from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.efflite import efflite0
 from tinygen.evaluation.features.inception import inception
 from tinygen.evaluation.features.network import Network
+from tinygen.evaluation.features.resize import bicubic
 from tinygen.train_step import Tree, merge
 
 NAMES = ("inception", "efflite0")
@@ -53,18 +51,15 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
             "Train a classifier on your labels first, tinygen train --config=classify_digits, and give its workdir."
         )
     height, width, channels = saved.codec.spec["x"].shape
-    parts = build.parts(config_lib.change(saved.config, {"precision": "float32", **EVERYWHERE}), saved.codec)
-    graph = parts.graphdef
-    with jax.set_mesh(parts.layout.mesh):
-        params, buffers = jax.device_get(load_weights(saved, parts, ema=True))
+    parts, *variables = frozen(saved)
 
     def prepare(image: np.ndarray) -> np.ndarray:
         if channels == 1:  # BT.601, like Pillow; grey images are unchanged
             image = np.repeat(np.asarray(Image.fromarray(image).convert("L"))[..., None], 3, -1)
         return encode_pixels(bicubic(image, (height, width)))
 
-    def apply(variables: tuple[Tree, Tree], x: jax.Array) -> dict[str, jax.Array]:
-        model = merge(graph, *variables)
+    def apply(variables: Sequence[Tree], x: jax.Array) -> dict[str, jax.Array]:
+        model = merge(parts.graphdef, *variables)
         features = model.features(x[..., :channels])
         return {"features": features, "logits": model.logits(features)}
 
@@ -75,11 +70,11 @@ def of_run(ckpt: str, option: str = "--features") -> Network:
     return Network(
         name=name,
         distance=f"FD-{name}",
-        dim=jax.eval_shape(apply, (params, buffers), pixels)["features"].shape[-1],
+        dim=jax.eval_shape(apply, variables, pixels)["features"].shape[-1],
         preset=f"{height}x{width}, {'grey' if channels == 1 else 'RGB'}, bicubic, [-1, 1]",
         size=(height, width),
         prepare=prepare,
         apply=apply,
-        variables=(params, buffers),
-        sha256=digest((params, buffers)),
+        variables=variables,
+        sha256=digest(variables),
     )

@@ -1,7 +1,7 @@
-"""Preprocessing for Inception-v3: three ways of resizing, which give three different distances for the same images.
+"""Resizing and preprocessing: for Inception-v3 in three ways, which give three different distances for the same images.
 
-All run on the host, one image at a time. An image of 299x299 keeps its pixels and is only rescaled in value. Other aspect ratios are
-squeezed into a square without cropping, as in the programs behind published scores.
+All run on the host, one image at a time. An image of the network's size keeps its pixels and is only rescaled in value. Other aspect
+ratios are squeezed into it without cropping, as in the programs behind published scores.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from tinygen.evaluation.features.bicubic import bicubic
-
-SIZE = 299  # pixels per side
+SIZE = 299  # pixels per side of Inception's input
 
 
 def rgb(image: Image.Image) -> np.ndarray:
@@ -33,6 +31,19 @@ def rgb(image: Image.Image) -> np.ndarray:
     return np.array(image.convert("RGB"))
 
 
+def bicubic(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8 [H, W, C] -> float32 [height, width, C] in [0, 255], like clean-fid (Parmar et al. 2022).
+
+    size: (height, width)
+
+    Pillow's bicubic filter on each channel in float, which averages when downscaling; clipped, not rounded.
+    """
+    height, width = size
+    planes = image.astype(np.float32).transpose(2, 0, 1)
+    channels = [Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC) for plane in planes]
+    return np.stack([np.asarray(channel) for channel in channels], -1).clip(0, 255)
+
+
 def adm(image: np.ndarray) -> np.ndarray:
     """uint8 [H, W, 3] -> float32 [299, 299, 3] in ±1, bitwise equal to TensorFlow 1's FID, ADM's evaluator and torch-fidelity.
 
@@ -50,10 +61,7 @@ def pytorch_fid(image: np.ndarray) -> np.ndarray:
 
 
 def clean(image: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] -> float32 [299, 299, 3] in ±1, bitwise equal to clean-fid (Parmar et al. 2022).
-
-    PIL's bicubic filter on each channel in float, which averages when downscaling; clipped, not rounded.
-    """
+    """uint8 [H, W, 3] -> float32 [299, 299, 3] in ±1, bitwise equal to clean-fid."""
     return (bicubic(image, (SIZE, SIZE)) - 128) / np.float32(128)
 
 

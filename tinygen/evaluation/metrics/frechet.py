@@ -24,17 +24,12 @@ def frechet_distance(mu1: np.ndarray, sigma1: np.ndarray, mu2: np.ndarray, sigma
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """The distance from a fixed reference, as a function of a mean [D] and a covariance [D, D].
+    """The distance from a fixed reference, as a function of a mean [D] and a covariance [D, D]."""
 
-    mean: [D], of the reference
-    root: [D, D], A with AAᵀ the reference's covariance
-    trace, largest: trace and largest eigenvalue of that covariance
-    """
-
-    mean: np.ndarray
-    root: np.ndarray
-    trace: float
-    largest: float
+    mean: np.ndarray  # [D], of the reference
+    root: np.ndarray  # [D, D], A with AAᵀ the reference's covariance
+    trace: float  # of that covariance
+    largest: float  # its largest eigenvalue
 
     def __call__(self, mean: np.ndarray, covariance: np.ndarray) -> float:
         mu, sigma = _checked(mean, covariance, "the samples")
@@ -66,26 +61,19 @@ def distance_from(mean: np.ndarray, covariance: np.ndarray) -> Distance:
 
 
 def too_few(num: int, dim: int) -> str:
-    """A warning about a distance over `dim` features from `num` samples, "" if they are enough.
+    """Why `num` samples are too few for a distance over `dim` features; "" if they are enough.
 
     The distance from few samples is biased upwards, by about a constant over their number; from `dim` samples or fewer the covariance is
     also rank-deficient. The size of the bias depends on the features; `extrapolated` measures it.
     """
-    if num > dim:
-        return ""
-    return (
-        f"{num} samples are too few for a distance over {dim} features: from fewer than {dim + 1} their covariance lacks full rank, "
-        "and the distance comes out far too large"
-    )
+    needed = f"from fewer than {dim + 1} their covariance lacks full rank, and the distance comes out far too large"
+    return "" if num > dim else f"{num} samples are too few for a distance over {dim} features: {needed}"
 
 
 class Extrapolation(NamedTuple):
-    """distance: the line's value at infinitely many samples; a negative one means "close to 0"
+    """A line fitted to distances against 1/size."""
 
-    sizes, distances: the points of the fit
-    """
-
-    distance: float
+    distance: float  # at infinitely many samples; a negative one means "close to 0"
     sizes: list[int]
     distances: list[float]
 
@@ -93,11 +81,11 @@ class Extrapolation(NamedTuple):
 def extrapolated(features: np.ndarray, distance: Distance, *, num: int = 15, seed: int = 0) -> Extrapolation:
     """The distance from features [N, D] extrapolated to infinitely many samples, which removes its bias of order 1/N.
 
-    A line fitted to the distances of `num` nested random subsets of increasing size against 1/size (Chong & Forsyth 2020, FID∞), in one
-    pass over the features. The bias of the reference remains.
+    A line is fitted to the distances of `num` nested random subsets of increasing size against 1/size (Chong & Forsyth 2020, FID∞), in
+    one pass over the features. The smallest is a tenth of all rows, but at least 2 (D + 1): closer to D the bias is not linear in 1/size,
+    and the result would be somewhat too small. The bias of the reference remains.
+
     distance: `distance_from` the reference
-    The smallest subset is a tenth of all rows, but at least 2 (D + 1): closer to D the bias is not linear in 1/size, and the result would
-    be somewhat too small.
     Raises UserError for fewer than 2 (D + 1) rows.
     """
     count, dim = features.shape

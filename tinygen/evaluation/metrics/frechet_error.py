@@ -5,6 +5,7 @@ influence function at the samples themselves, estimate V₁ + 2 V₂ (Efron & St
 linear part, and the error would be 1.4 times too large. So V₂ is measured separately and subtracted.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -71,19 +72,12 @@ def _quadratic(features: np.ndarray, distance: Distance, seed: int) -> float:
     random = np.random.default_rng(seed)
     # random groups, since groups in order might coincide with classes
     groups = [moments_of(features, np.sort(rows)) for rows in np.array_split(random.permutation(len(features)), GROUPS)]
-    divisions = list(
-        itertools.combinations(range(1, GROUPS), GROUPS // 2 - 1)
-    )  # halves with the first group, so that each split occurs once
+    # halves with the first group, so that each split occurs once
+    divisions = list(itertools.combinations(range(1, GROUPS), GROUPS // 2 - 1))
     found = []
     for each in random.choice(divisions, SPLITS, replace=False):
-        halves = _merged([groups[0], *(groups[one] for one in each)]), _merged([groups[one] for one in range(1, GROUPS) if one not in each])
+        sides = {0, *each}, {*range(1, GROUPS)} - {*each}
+        halves = [functools.reduce(Moments.merge, (groups[one] for one in sorted(side))) for side in sides]
         found.append(np.mean([distance(half.mean, half.covariance) for half in halves]))
     seen = (GROUPS - 2) / (GROUPS - 1)
     return float(np.var(found, ddof=1)) * (1 - 1 / len(divisions)) / seen  # finite population, without replacement
-
-
-def _merged(groups: list[Moments]) -> Moments:
-    merged = groups[0]
-    for each in groups[1:]:
-        merged = merged.merge(each)
-    return merged

@@ -11,16 +11,11 @@ BLOCK = 1024  # rows converted to float64 at a time
 
 @dataclasses.dataclass
 class Moments:
-    """The first two moments of some rows, independent of their batching up to rounding.
+    """The first two moments of some rows, independent of their batching up to rounding."""
 
-    count: rows
-    mean: float64 [D]
-    scatter: float64 [D, D], Σ (x - mean)(x - mean)ᵀ
-    """
-
-    count: int
-    mean: np.ndarray
-    scatter: np.ndarray
+    count: int  # rows
+    mean: np.ndarray  # float64 [D]
+    scatter: np.ndarray  # float64 [D, D], Σ (x - mean)(x - mean)ᵀ
 
     @classmethod
     def empty(cls, dim: int) -> "Moments":
@@ -34,19 +29,13 @@ class Moments:
         """
         check_finite(features, self.count if first is None else first)
         for start in range(0, len(features), BLOCK):
-            self._add(np.asarray(features[start : start + BLOCK], np.float64))
-
-    def _add(self, x: np.ndarray) -> None:
-        """Chan, Golub & LeVeque 1983, equation 2.1: the difference of the means counts as one more row."""
-        mean = x.mean(0)
-        away, total = mean - self.mean, self.count + len(x)
-        rows = np.vstack([x - mean, away * np.sqrt(self.count * len(x) / total)])
-        self.scatter += rows.T @ rows
-        self.mean = self.mean + away * (len(x) / total)
-        self.count = total
+            x = np.asarray(features[start : start + BLOCK], np.float64)
+            mean = x.mean(0)
+            whole = self.merge(Moments(len(x), mean, (x - mean).T @ (x - mean)))
+            self.count, self.mean, self.scatter = whole.count, whole.mean, whole.scatter
 
     def merge(self, other: "Moments") -> "Moments":
-        """The moments of the rows of both, which must be disjoint."""
+        """The moments of the rows of both, which must be disjoint (Chan, Golub & LeVeque 1983, equation 2.1)."""
         total = self.count + other.count
         if not total:
             return Moments.empty(len(self.mean))

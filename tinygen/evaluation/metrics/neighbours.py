@@ -18,21 +18,17 @@ SAME = 1e-12  # of the sum of both squared norms: closer rows differ only by the
 
 
 class PrecisionRecall(NamedTuple):
-    """precision: the share of samples in the ball of at least one real image
-    recall: the share of real images in the ball of at least one sample
-    """
+    """Shares of images inside the other side's balls."""
 
-    precision: float
-    recall: float
+    precision: float  # of samples, in the ball of at least one real image
+    recall: float  # of real images, in the ball of at least one sample
 
 
 class DensityCoverage(NamedTuple):
-    """density: the mean number of balls of real images that a sample is in, divided by k; may exceed 1
-    coverage: the share of real images whose ball contains at least one sample
-    """
+    """How densely samples fill the balls of real images, and how many of these."""
 
-    density: float
-    coverage: float
+    density: float  # the mean number of balls that a sample is in, divided by k; may exceed 1
+    coverage: float  # the share of balls that contain at least one sample
 
 
 def precision_recall(features: np.ndarray, reference: np.ndarray, *, k: int = OF_RECALL) -> PrecisionRecall:
