@@ -1,15 +1,15 @@
-"""Records what diffusers' autoencoder says of a seeded picture and latent.
+"""Records the outputs of diffusers' autoencoder for a seeded picture and latent.
 
-They are for tests/pretrained/stable_diffusion_vae_test.py, which needs no PyTorch.
+They are for tests/pretrained/stable_diffusion_vae_test.py, which does not need PyTorch.
 
     python scripts/goldens/record_autoencoder_goldens.py record         writes tests/golden/autoencoder.npz and autoencoder_tensors.json
-    python scripts/goldens/record_autoencoder_goldens.py public FOLDER  once: a file of Stable Diffusion's sizes, and diffusers' answers
-    python scripts/goldens/record_autoencoder_goldens.py compare FOLDER the same file through this project's autoencoder, beside that
+    python scripts/goldens/record_autoencoder_goldens.py public FOLDER  once: a file with Stable Diffusion's sizes, and diffusers' outputs
+    python scripts/goldens/record_autoencoder_goldens.py compare FOLDER compare tinygen's autoencoder on the same file
 
-The first two run under an interpreter with torch, diffusers and safetensors on the CPU, the last under this project's. Weights,
-picture and latent are NumPy's from a seed, the same everywhere: what is recorded are answers, and the names and shapes of tensors.
+The first two need an interpreter with torch, diffusers and safetensors and run on the CPU; the last needs tinygen. Weights,
+picture and latent are seeded NumPy arrays, so only the outputs and the names and shapes of tensors are recorded.
 
-Random weights keep every layer's output near one, and attention's scores too, so that all of them count in what comes out.
+The random weights keep the output of every layer and the attention scores near one, so that all of them affect the result.
 """
 
 import argparse
@@ -27,13 +27,13 @@ import numpy as np
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
 SEED = 0
-SMALL = dict(widths=(32, 64, 96), depth=1, latent=3, side=32)  # side: pixels of the picture
+SMALL = dict(widths=(32, 64, 96), depth=1, latent=3, side=32)  # side: size of the picture
 PUBLIC = dict(widths=(128, 256, 512, 512), depth=2, latent=4, side=128)
 FILE = "diffusion_pytorch_model.safetensors"
 
 
 def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """float32 arrays by their name in diffusers, each from its own stream: its order in the file does not count."""
+    """float32 arrays by their names in diffusers, each seeded by its name, so that the order does not matter."""
     arrays = {}
     for name, shape in shapes.items():
         random = np.random.default_rng([SEED, zlib.crc32(name.encode())])
@@ -46,7 +46,7 @@ def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
 
 
 def picture(side: int) -> np.ndarray:
-    """float32 [1, side, side, 3] in [-1, 1]: waves of colour under noise."""
+    """float32 [1, side, side, 3] in [-1, 1]: coloured waves with noise."""
     random = np.random.default_rng([SEED, side])
     rows, columns = np.mgrid[:side, :side] / side
     waves = [np.sin(a * rows + b * columns + c) for a, b, c in random.uniform(0, 12, (3, 3))]
@@ -59,15 +59,15 @@ def latent(side: int, channels: int) -> np.ndarray:
 
 
 def peer(sizes: Mapping[str, Any]) -> Any:
-    """diffusers' network of these sizes with seeded weights."""
+    """diffusers' network of the given sizes with seeded weights."""
     torch: Any = importlib.import_module("torch")
     kinds = {"down": "DownEncoderBlock2D", "up": "UpDecoderBlock2D"}
     network = importlib.import_module("diffusers").AutoencoderKL(
         **{f"{way}_block_types": (kind,) * len(sizes["widths"]) for way, kind in kinds.items()},
         block_out_channels=sizes["widths"], layers_per_block=sizes["depth"], latent_channels=sizes["latent"], norm_num_groups=32,
     )  # fmt: skip
-    made = weights(shapes(network))
-    network.load_state_dict({name: torch.from_numpy(array) for name, array in made.items()})
+    arrays = weights(shapes(network))
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     return network.eval()
 
 
@@ -75,8 +75,8 @@ def shapes(network: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
-def answers(network: Any, sizes: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Mean and standard deviation of the picture's latents, and what is decoded of the latent, channels last."""
+def outputs(network: Any, sizes: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Mean and standard deviation of the encoded picture, and the decoded latent, channels last."""
     torch: Any = importlib.import_module("torch")
     x, z = inputs(sizes)
     with torch.inference_mode():
@@ -93,12 +93,12 @@ def inputs(sizes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 def record(_: argparse.Namespace) -> None:
     diffusers: Any = importlib.import_module("diffusers")
     network = peer(SMALL)
-    arrays: Any = answers(network, SMALL)
+    arrays: Any = outputs(network, SMALL)
     for name, array in arrays.items():
         print(f"{name} {array.shape}: standard deviation {array.std():.3g}, largest {np.abs(array).max():.3g}")
     np.savez_compressed(GOLDEN / "autoencoder.npz", **arrays)
     listed = {"diffusers": diffusers.__version__, "small": shapes(network), "public": shapes(peer(PUBLIC))}
-    text = re.sub(r"\[[\d\s,]+\]", lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(listed, indent=1))  # a tensor a line
+    text = re.sub(r"\[[\d\s,]+\]", lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(listed, indent=1))  # one tensor per line
     (GOLDEN / "autoencoder_tensors.json").write_text(text + "\n")
     for path in (GOLDEN / "autoencoder.npz", GOLDEN / "autoencoder_tensors.json"):
         print(f"{path}: {path.stat().st_size:,} bytes")
@@ -108,10 +108,10 @@ def public(arguments: argparse.Namespace) -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     network = peer(PUBLIC)
     network.save_pretrained(arguments.folder)
-    begun = time.monotonic()
-    arrays: Any = answers(network, PUBLIC)
-    print(f"diffusers: {sum(tensor.numel() for tensor in network.parameters()):,} parameters, {time.monotonic() - begun:.1f} s")
-    np.savez(arguments.folder / "answers.npz", **arrays)
+    start = time.monotonic()
+    arrays: Any = outputs(network, PUBLIC)
+    print(f"diffusers: {sum(tensor.numel() for tensor in network.parameters()):,} parameters, {time.monotonic() - start:.1f} s")
+    np.savez(arguments.folder / "outputs.npz", **arrays)
 
 
 def compare(arguments: argparse.Namespace) -> None:
@@ -124,19 +124,24 @@ def compare(arguments: argparse.Namespace) -> None:
     x, z = inputs(PUBLIC)
     got: dict[str, Any] = dict(zip(("mean", "deviation"), jax.jit(ours.encode)(ours.variables, x), strict=True))
     got["decoded"] = jax.jit(ours.decode)(ours.variables, z)
-    with np.load(arguments.folder / "answers.npz") as file:
+    with np.load(arguments.folder / "outputs.npz") as file:
         for name, array in file.items():
-            apart = float(np.abs(np.asarray(got[name]) - array).max())
-            print(f"{name} {array.shape}: within {apart:.2g} of diffusers', whose standard deviation is {array.std():.3g}")
+            difference = float(np.abs(np.asarray(got[name]) - array).max())
+            print(
+                f"{name} {array.shape}: largest difference {difference:.2g} from diffusers, whose standard deviation is {array.std():.3g}"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Records what diffusers' autoencoder makes of seeded weights and inputs.")
+    parser = argparse.ArgumentParser(description="Record the outputs of diffusers' autoencoder for seeded weights and inputs.")
     commands = parser.add_subparsers(required=True)
-    commands.add_parser("record", help="write tests/golden").set_defaults(run=record)
-    for name, run, said in (("public", public, "diffusers at Stable Diffusion's sizes"), ("compare", compare, "ours beside it")):
-        command = commands.add_parser(name, help=said)
-        command.add_argument("folder", type=Path)
+    commands.add_parser("record", help="write the files in tests/golden").set_defaults(run=record)
+    for name, run, text in (
+        ("public", public, "write a file with Stable Diffusion's sizes, and diffusers' outputs"),
+        ("compare", compare, "compare tinygen's autoencoder with these outputs"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("folder", type=Path, help="folder of the file and the outputs")
         command.set_defaults(run=run)
     arguments = parser.parse_args()
     arguments.run(arguments)

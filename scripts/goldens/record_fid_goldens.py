@@ -1,15 +1,15 @@
-"""Records what torch-fidelity, pytorch-fid and clean-fid make of the same images and the same random weights.
+"""Records the features of torch-fidelity, pytorch-fid and clean-fid for the same images and random weights.
 
     python scripts/goldens/record_fid_goldens.py record              writes tests/golden/inception.npz and resize.npz
-    python scripts/goldens/record_fid_goldens.py peers FILE          once: features of 500 images and torch-fidelity's distance, into FILE
-    python scripts/goldens/record_fid_goldens.py compare FILE        the same images through this project's network, beside FILE
+    python scripts/goldens/record_fid_goldens.py peers FILE          once: features of 500 images and torch-fidelity's distance, to FILE
+    python scripts/goldens/record_fid_goldens.py compare FILE        compare tinygen's network on the same images with FILE
 
-The first two run under an interpreter with torch, torchvision, torch-fidelity 0.4, pytorch-fid 0.3 and clean-fid 0.1 on the CPU, the
-last under this project's. Images and weights are NumPy's from a seed, the same everywhere: what is recorded are answers alone, and
-the tests need no PyTorch.
+The first two need an interpreter with torch, torchvision, torch-fidelity 0.4, pytorch-fid 0.3 and clean-fid 0.1 and run on the CPU;
+the last needs tinygen. Images and weights are seeded NumPy arrays, so only the outputs are recorded, and the tests do not need
+PyTorch.
 
-Inception-v3 with random weights must not forget its input: every filter sums to zero, so that a picture's mean, which all have,
-does not drown what tells them apart, and filters are as large as keeps activations near one.
+The features of a random Inception-v3 must depend on its input: each filter sums to zero, so that the mean of a picture does not
+dominate, and is scaled to keep activations near one.
 """
 
 import argparse
@@ -26,12 +26,12 @@ import numpy as np
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
 SEED = 0
-SIZES = ((32, 32), (48, 64), (299, 299), (375, 500), (33, 17), (640, 480))  # of the golden images: height, width
-PIXELS = 64  # of each resized image that are recorded
+SIZES = ((32, 32), (48, 64), (299, 299), (375, 500), (33, 17), (640, 480))  # of the golden images: (height, width)
+PIXELS = 64  # recorded pixels of each resized image
 
 
 def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """float32 arrays by their name in the public file, each from its own stream: its order in the file does not count."""
+    """float32 arrays by their names in the public file, each seeded by its name, so that the order does not matter."""
     arrays = {}
     for name, shape in shapes.items():
         random = np.random.default_rng([SEED, zlib.crc32(name.encode())])
@@ -48,7 +48,7 @@ def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
 
 
 def image(index: int, size: tuple[int, int], *, noise: float = 0.15) -> np.ndarray:
-    """uint8 [height, width, 3]: soft blots of colour, and noise."""
+    """uint8 [height, width, 3]: smooth patches of colour with noise."""
     random = np.random.default_rng([SEED, index])
     coarse = random.uniform(size=(*random.integers(2, 12, 2), 3))
     for axis, length in enumerate(size):
@@ -64,20 +64,20 @@ def golden_images() -> list[np.ndarray]:
 
 
 def places(index: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, columns) of the pixels that are recorded of a resized image."""
+    """(rows, columns) of the recorded pixels of a resized image."""
     rows, columns = np.random.default_rng([SEED, index]).integers(0, 299, (2, PIXELS))
     return rows, columns
 
 
 def two_sets(num: int) -> Iterator[np.ndarray]:
-    """`num` images of mixed sizes, the second half of them with more noise."""
+    """`num` images of mixed sizes; the second half has more noise."""
     sizes = np.random.default_rng(SEED).integers(24, 640, (num, 2)).tolist()
     for index, (height, width) in enumerate(sizes):
         yield image(1000 + index, (height, width), noise=0.05 + 0.1 * (2 * index >= num))
 
 
 class Peers:
-    """The three programs, on one image of any size at a time, uint8 [H, W, 3]."""
+    """The three libraries. Each method takes one image of any size, uint8 [H, W, 3]."""
 
     def __init__(self) -> None:
         names = (
@@ -89,10 +89,10 @@ class Peers:
         )
         modules: list[Any] = list(map(importlib.import_module, names))
         self.torch, fidelity, fid, resize, self.transforms = modules
-        arrays = fid._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()  # its own blocks' have the same shapes
+        arrays = fid._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()  # with the same shapes as its own blocks
         shapes = {name: tuple(array.shape) for name, array in arrays.items() if not name.endswith("num_batches_tracked")}
         state = {name: self.torch.from_numpy(array) for name, array in weights(shapes).items()}
-        fid.load_state_dict_from_url = lambda *_, **__: state  # it knows no other way of being given weights
+        fid.load_state_dict_from_url = lambda *_, **__: state  # there is no other way to pass weights
         self.pytorch_fid_network = fid.InceptionV3([3], resize_input=False).eval()
         with tempfile.NamedTemporaryFile(suffix=".pth") as file:
             self.torch.save(state, file.name)
@@ -113,7 +113,7 @@ class Peers:
         return features[0, :, 0, 0].numpy()
 
     def resized(self, image: np.ndarray) -> dict[str, np.ndarray]:
-        """What each gives its network, float32 [299, 299, 3], by preset."""
+        """The resized image that each passes to its network, float32 [299, 299, 3], by preset."""
         tf1 = self.tf1(self.torch.from_numpy(image).permute(2, 0, 1)[None].float(), size=(299, 299), align_corners=False)
         return {
             "adm": ((tf1 - 128) / 128)[0].permute(1, 2, 0).numpy(),
@@ -147,17 +147,17 @@ def save(path: Path, arrays: dict[str, Any]) -> None:
 
 def record_peers(arguments: argparse.Namespace) -> None:
     peers, metric = Peers(), importlib.import_module("torch_fidelity.metric_fid")
-    begun = time.monotonic()
+    start = time.monotonic()
     features: dict[str, list[np.ndarray]] = {"torch_fidelity": [], "pytorch_fid": []}
     for index, image in enumerate(two_sets(arguments.num)):
         features["torch_fidelity"].append(peers.torch_fidelity(image)[0])
         features["pytorch_fid"].append(peers.pytorch_fid(image))
         if index % 50 == 49:
-            print(f"{index + 1} images, {time.monotonic() - begun:.0f} s", flush=True)
+            print(f"{index + 1} images, {time.monotonic() - start:.0f} s", flush=True)
     arrays = {name: np.stack(each) for name, each in features.items()}
     first, second = (metric.fid_features_to_statistics(peers.torch.from_numpy(half)) for half in np.split(arrays["torch_fidelity"], 2))
     distance = metric.fid_statistics_to_metric(first, second, verbose=False)[metric.KEY_METRIC_FID]
-    print(f"torch-fidelity's distance of the two halves: {distance:.8g}")
+    print(f"torch-fidelity's distance between the two halves: {distance:.8g}")
     save(arguments.file, {**arrays, "distance": distance})
 
 
@@ -179,34 +179,34 @@ def compare(arguments: argparse.Namespace) -> None:
             apply = jax.jit(network.apply)
             rows = [apply(network.variables, network.prepare(image)[None])["features"][0] for image in two_sets(num)]
             ours[peer] = np.stack(jax.device_get(rows))
-            print(f"{peer}: {num} images' features within {apart(ours[peer], recorded[peer]):.2g} relative")
+            print(f"{peer}: features of {num} images agree within {relative_difference(ours[peer], recorded[peer]):.2g} (relative)")
     distance = frechet(*np.split(ours["torch_fidelity"].astype(np.float64), 2))
     theirs = float(recorded["distance"])
-    print(f"distance {distance:.8g}, torch-fidelity's {theirs:.8g}: {abs(distance / theirs - 1):.2g} relative")
+    print(f"distance {distance:.8g}, torch-fidelity's {theirs:.8g}: relative difference {abs(distance / theirs - 1):.2g}")
 
 
-def apart(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest distance of an image's features [N, D] from the other's, relative to their size."""
+def relative_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest distance between corresponding rows of the features [N, D], relative to their norm."""
     return float(np.max(np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)))
 
 
 def frechet(a: np.ndarray, b: np.ndarray) -> float:
-    """The Fréchet distance of features [N, D] through the singular values of the product of both, which the covariances share."""
+    """The Fréchet distance of features [N, D], from the singular values of the product of the centred features."""
     centred = [(x - x.mean(0)) / np.sqrt(len(x) - 1) for x in (a, b)]
     means, spread = np.sum(np.square(a.mean(0) - b.mean(0))), sum(np.sum(np.square(x)) for x in centred)
     return float(means + spread - 2 * np.linalg.svd(centred[0] @ centred[1].T, compute_uv=False).sum())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Records what other programs make of the same images and weights.")
+    parser = argparse.ArgumentParser(description="Record the outputs of other libraries for the same images and weights.")
     commands = parser.add_subparsers(required=True)
-    commands.add_parser("record", help="write tests/golden").set_defaults(run=record)
-    peers = commands.add_parser("peers", help="the peers' features of many images")
-    peers.add_argument("file", type=Path)
-    peers.add_argument("--num", type=int, default=500, help="images (%(default)s), an even number")
+    commands.add_parser("record", help="write the files in tests/golden").set_defaults(run=record)
+    peers = commands.add_parser("peers", help="write the other libraries' features of many images")
+    peers.add_argument("file", type=Path, help=".npz file to write")
+    peers.add_argument("--num", type=int, default=500, help="number of images, even (default: %(default)s)")
     peers.set_defaults(run=record_peers)
-    ours = commands.add_parser("compare", help="ours beside them")
-    ours.add_argument("file", type=Path)
+    ours = commands.add_parser("compare", help="compare tinygen with them")
+    ours.add_argument("file", type=Path, help=".npz file written by `peers`")
     ours.set_defaults(run=compare)
     arguments = parser.parse_args()
     arguments.run(arguments)

@@ -1,10 +1,10 @@
-"""Writes the statistics of pictures, mean and covariance of their features, as an .npz file that `tinygen eval-fid --ref=FILE.npz` reads.
+"""Writes feature statistics (mean and covariance) of pictures to an .npz file for `tinygen eval-fid --ref=FILE.npz`.
 
-    python scripts/prepare/fid_stats.py --ref=~/faces --out=faces.npz                         # Inception, as FID has it
+    python scripts/prepare/fid_stats.py --ref=~/faces --out=faces.npz                         # Inception, as for FID
     python scripts/prepare/fid_stats.py --ref=digits:train --features=efflite0 --out=digits.npz
 
-The file has the names that other tools expect (mu, sigma), besides the number of pictures and which weights and preset made it:
-statistics of other features are refused when a score is taken. Features are kept in the cache, so that an interrupted call goes on.
+The file has the keys that other tools expect (mu, sigma), and the number of pictures, the weights and the preset, so that
+`eval-fid` can refuse statistics of different features. Features are cached: rerunning an interrupted command resumes it.
 """
 
 import argparse
@@ -22,22 +22,24 @@ from tinygen.system import malloc, runtime
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Writes the statistics of pictures, for tinygen eval-fid.")
-    parser.add_argument("--ref", required=True, metavar="NAME|DIR|FILE.npz", help="a data set NAME[:SPLIT], a folder, an .npz of pictures")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE.npz")
-    parser.add_argument("--features", default="inception", help="inception (the default), efflite0, or the workdir of a classifier")
-    parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="of inception (adm)")
-    parser.add_argument("--weights", metavar="FILE", help="of inception; default: where it is kept, or downloaded")
+    parser = argparse.ArgumentParser(description="Write feature statistics of pictures, for tinygen eval-fid.")
+    parser.add_argument("--ref", required=True, metavar="NAME|DIR|FILE.npz", help="data set NAME[:SPLIT], folder, or .npz file of pictures")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE.npz", help="file to write")
+    parser.add_argument(
+        "--features", default="inception", help="inception, efflite0, or the workdir of a classifier (default: %(default)s)"
+    )
+    parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="preset of inception (default: adm)")
+    parser.add_argument("--weights", metavar="FILE", help="weights of inception (default: the cached file, or a download)")
     arguments = parser.parse_args(argv)
     malloc.retain_freed_memory()
     runtime.disable_async_dispatch()
     try:
         if not arguments.out.absolute().parent.is_dir():
-            raise UserError(f"--out={arguments.out}: there is no folder {arguments.out.absolute().parent}")
+            raise UserError(f"--out={arguments.out}: no such folder: {arguments.out.absolute().parent}")
         network = load.load(arguments.features, preset=arguments.preset, weights=arguments.weights)
         found = find(str(Path(arguments.ref).expanduser()), lambda: network, None)
         if found.pictures is None:
-            raise UserError(f"--ref={arguments.ref} holds statistics already")
+            raise UserError(f"--ref={arguments.ref} already holds statistics")
         using = extractor(network, Layout(make_mesh(EVERYWHERE["mesh"])))
         with collected(found.pictures, using, found.pictures.name, keep=True, reference=True) as side:
             write_statistics(arguments.out, side, network)

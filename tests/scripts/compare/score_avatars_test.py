@@ -126,7 +126,7 @@ def test_what_a_caption_asks_for_is_what_was_chosen():
         wanted["glasses"] = "yes" if labels["glasses"] else "no"
         if labels["hair"]:
             wanted["hair"] = value("hair_color", labels)
-        assert score_avatars.asked(caption) == wanted, caption
+        assert score_avatars.requested(caption) == wanted, caption
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_a_caption_asks_for_is_what_was_chosen():
     ],
 )
 def test_what_a_prompt_does_not_name_is_not_asked_for(prompt, wanted):
-    assert score_avatars.asked(prompt) == wanted
+    assert score_avatars.requested(prompt) == wanted
 
 
 def test_a_row_counts_what_was_asked_and_what_was_confused():
@@ -181,7 +181,7 @@ def test_held_out_faces_are_read_at_both_sizes(tmp_path, capsys, monkeypatch):
 def test_prompts_are_captions_with_uniform_colours_and_glasses_in_every_other(tmp_path):
     num = 720
     assert score_avatars.main([f"--prompts-out={tmp_path / 'prompts.txt'}", f"--num={num}"]) == 0
-    wanted = [score_avatars.asked(line) for line in (tmp_path / "prompts.txt").read_text().splitlines()]
+    wanted = [score_avatars.requested(line) for line in (tmp_path / "prompts.txt").read_text().splitlines()]
     assert len(wanted) == num
     assert {tuple(sorted(want)) for want in wanted} == {tuple(sorted(score_avatars.ATTRIBUTES))}
     assert [want["glasses"] for want in wanted] == ["yes", "no"] * (num // 2)
