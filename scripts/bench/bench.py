@@ -11,14 +11,15 @@
     python scripts/bench/bench.py steps --configs A.py:wide A.py:deep --shape=32,32,3 --batch_size=8
     python scripts/bench/bench.py samples --configs A.py B.py --shape=28,28,1 --batch_size=64 --nfe=1,50
 
-`step` and `sampling` build a DiT of any size (by default DiT-S/2 on 32x32x4 latents) and time it on noise. Contestants take
-turns within one process, in an order that is reversed every round: tinygen, tinygen with other settings (`--against`), and the
-same network in PyTorch (`--peer`, a Python interpreter with torch and diffusers, which runs `bench_peer.py`). Sizes may be
-lists, whose combinations are all measured: --width=256,384. `step`, `sampling`, `compile` and `products` need only JAX, Flax,
-Optax, NumPy, absl and ml_collections. `start` times the commands of this checkout and of others in separate processes.
+`step` and `sampling` build a DiT of any size (by default DiT-S/2 on 32x32x4 latents) and time it on noise. Contestants
+take turns within one process, in an order that is reversed every round: tinygen, tinygen with other settings
+(`--against`), and the same network in PyTorch (`--peer`, a Python interpreter with torch and diffusers, which runs
+`bench_peer.py`). Sizes may be lists, whose combinations are all measured: --width=256,384. `step`, `sampling`,
+`compile` and `products` need only JAX, Flax, Optax, NumPy, absl and ml_collections. `start` times the commands of this
+checkout and of others in separate processes.
 
-A busy machine gives unreliable timings: the script first checks that the machine is idle, and exits with status 2 if it is not.
-`--json=FILE` writes every single timing along with the machine, the versions and the settings.
+A busy machine gives unreliable timings: the script first checks that the machine is idle, and exits with status 2 if it
+is not. `--json=FILE` writes every single timing along with the machine, the versions and the settings.
 """
 
 import argparse
@@ -102,8 +103,8 @@ def define_model(parser: argparse.ArgumentParser, batch_size: int) -> None:
         "batch_size": (str(batch_size), "images per batch"),
     }
     for name, (default, text) in sizes.items():
-        parser.add_argument(f"--{name}", type=INTEGERS, default=default, metavar="N,...", help=f"{text} (default: %(default)s)")
-    parser.add_argument("--shape", type=INTEGERS, default="32,32,4", metavar="H,W,C", help="image shape (default: %(default)s)")
+        arguments.add(parser, f"--{name}", INTEGERS, default, "N,...", text)
+    arguments.add(parser, "--shape", INTEGERS, "32,32,4", "H,W,C", "image shape")
     arguments.add_set(parser)
 
 
@@ -122,21 +123,13 @@ def define_race(parser: argparse.ArgumentParser, batch_size: int) -> None:
         help="add a contestant: tinygen with these overrides on top of --set; repeatable",
     )
     arguments.add_rounds(parser, 6, "turns of each contestant")
-    parser.add_argument(
-        "--product_seconds",
-        type=arguments.seconds,
-        default=3,
-        metavar="S",
-        help="time for the best matrix product, before and after; 0 = skip it (default: %(default)s)",
-    )
+    arguments.add(parser, "--product_seconds", arguments.seconds, 3, "S", "time for matrix products, before and after; 0 = none")
     arguments.add_peer(parser, ",".join(peer.MODES), 60)
 
 
 def define_sampling(parser: argparse.ArgumentParser) -> None:
     define_race(parser, 64)
-    parser.add_argument(
-        "--nfe", type=int, default=50, metavar="N", help="network evaluations per sample, with Euler steps (default: %(default)s)"
-    )
+    arguments.add(parser, "--nfe", int, 50, "N", "network evaluations per sample, with Euler steps")
 
 
 def measure_race(args: argparse.Namespace) -> dict[str, Any]:
@@ -155,7 +148,7 @@ def measure_race(args: argparse.Namespace) -> dict[str, Any]:
 
 def define_compile(parser: argparse.ArgumentParser) -> None:
     define_model(parser, 8)
-    parser.add_argument("--config", default="", metavar="PATH[:VARIANT]", help="a recipe to compile instead of a model of these sizes")
+    parser.add_argument("--config", default="", metavar="RECIPE[:VARIANT]", help="recipe to compile, instead of these sizes")
 
 
 def measure_compile(args: argparse.Namespace) -> dict[str, Any]:
@@ -163,13 +156,16 @@ def measure_compile(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def define_start(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=recipe_name, default="dit_digits", metavar="NAME[:VARIANT]", help="recipe in configs/ (default: %(default)s)"
-    )
-    parser.add_argument("--num", type=arguments.positive, default=16, metavar="N", help="samples to draw (default: %(default)s)")
+    arguments.add(parser, "--config", recipe_name, "dit_digits", "NAME[:VARIANT]", "recipe, by name")
+    arguments.add(parser, "--num", arguments.positive, 16, "N", "samples to draw")
     arguments.add_rounds(parser, 5, "timed runs of each command")
     parser.add_argument(
-        "--against", type=checkout, action="append", default=[], metavar="CHECKOUT", help="compare with another checkout; repeatable"
+        "--against",
+        type=checkout,
+        action="append",
+        default=[],
+        metavar="CHECKOUT",
+        help="compare with another checkout; repeatable",
     )
 
 
@@ -191,30 +187,22 @@ def measure_start(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def define_products(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=arguments.seconds, default=10, metavar="S", help="time per dtype (default: %(default)s)")
+    arguments.add(parser, "--seconds", arguments.seconds, 10, "S", "time per dtype")
 
 
 def define_loop(parser: argparse.ArgumentParser) -> None:
     define_config(parser)
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=300,
-        metavar="N",
-        help="steps of the loop to time, in blocks of the recipe's log_every (default: %(default)s)",
-    )
+    arguments.add(parser, "--steps", int, 300, "N", "steps of the loop to time, in blocks of the recipe's log_every")
 
 
 def define_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", default="dit_digits", metavar="RECIPE[:VARIANT]", help="recipe, by name or path (default: %(default)s)")
+    arguments.add(parser, "--config", str, "dit_digits", "RECIPE[:VARIANT]", "recipe, by name or path")
 
 
 def define_calls(parser: argparse.ArgumentParser) -> None:
     define_config(parser)
-    parser.add_argument("--calls", type=arguments.positive, default=10, metavar="K", help="steps per call (default: %(default)s)")
-    parser.add_argument(
-        "--block", type=arguments.positive, default=100, metavar="N", help="steps per block, a multiple of --calls (default: %(default)s)"
-    )
+    arguments.add(parser, "--calls", arguments.positive, 10, "K", "steps per call")
+    arguments.add(parser, "--block", arguments.positive, 100, "N", "steps per block, a multiple of --calls")
     arguments.add_rounds(parser, 6, "timed blocks of each")
 
 
@@ -226,22 +214,26 @@ def measure_calls(args: argparse.Namespace) -> dict[str, Any]:
 
 def define_guards(parser: argparse.ArgumentParser) -> None:
     define_config(parser)
-    parser.add_argument("--block", type=arguments.positive, default=10, metavar="N", help="steps per block (default: %(default)s)")
+    arguments.add(parser, "--block", arguments.positive, 10, "N", "steps per block")
     arguments.add_rounds(parser, 20, "timed blocks of each")
 
 
 def define_steps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--configs", nargs="+", required=True, metavar="RECIPE[:VARIANT]", help="recipes; all are compared with the first")
-    parser.add_argument("--shape", type=INTEGERS, default="32,32,3", metavar="H,W,C", help="shape of an example (default: %(default)s)")
-    parser.add_argument("--batch_size", type=arguments.positive, default=8, metavar="B", help="examples per batch (default: %(default)s)")
+    parser.add_argument(
+        "--configs",
+        nargs="+",
+        required=True,
+        metavar="RECIPE[:VARIANT]",
+        help="recipes; all are compared with the first",
+    )
+    arguments.add(parser, "--shape", INTEGERS, "32,32,3", "H,W,C", "shape of an example")
+    arguments.add(parser, "--batch_size", arguments.positive, 8, "B", "examples per batch")
     arguments.add_rounds(parser, 6, "timed steps or batches of each recipe")
 
 
 def define_samples(parser: argparse.ArgumentParser) -> None:
     define_steps(parser)
-    parser.add_argument(
-        "--nfe", type=INTEGERS, default="1,50", metavar="N,...", help="network evaluations per sample (default: %(default)s)"
-    )
+    arguments.add(parser, "--nfe", INTEGERS, "1,50", "N,...", "network evaluations per sample")
 
 
 def measure_steps(args: argparse.Namespace) -> dict[str, Any]:
@@ -250,40 +242,50 @@ def measure_steps(args: argparse.Namespace) -> dict[str, Any]:
 
 COMMANDS = {
     "products": Command(
-        "time single matrix products: the best FLOP/s of this machine",
+        "Measure the FLOP/s of single matrix products, to find the best of this machine",
         define_products,
         lambda args: {"products": products.measure(args.seconds)},
         products.table,
     ),
     "step": Command(
-        "time a training step of a DiT on noise, against other settings and peers",
+        "Time a training step of a DiT on noise, against other settings and peers",
         lambda parser: define_race(parser, 8),
         measure_race,
         race.table,
     ),
-    "sampling": Command("time a batch of samples from a DiT, against other settings and peers", define_sampling, measure_race, race.table),
+    "sampling": Command(
+        "Time a batch of samples from a DiT, against other settings and peers",
+        define_sampling,
+        measure_race,
+        race.table,
+    ),
     "compile": Command(
-        "time tracing, lowering and compiling a training step, with and without a compilation cache",
+        "Time tracing, lowering and compiling a training step, with and without a compilation cache",
         define_compile,
         measure_compile,
         compiling.table,
     ),
-    "start": Command("time train until its first step, and sample, from a shell", define_start, measure_start, start.table),
+    "start": Command(
+        "Time the start-up of `tinygen train` and `tinygen sample` from a shell",
+        define_start,
+        measure_start,
+        start.table,
+    ),
     "loop": Command(
-        "measure the overhead of the training loop over the bare jitted step",
+        "Measure the overhead of the training loop over the bare jitted step",
         define_loop,
         lambda args: loop.measure(args.config, args.steps),
         loop.table,
     ),
-    "calls": Command("measure the speedup from taking several steps per call", define_calls, measure_calls, calls.table),
+    "calls": Command("Measure the speedup from taking several steps per call", define_calls, measure_calls, calls.table),
     "guards": Command(
-        "measure the overhead of the checks for non-finite updates",
+        "Measure the overhead of the checks for non-finite updates",
         define_guards,
         lambda args: guards.measure(args.config, args.block, args.rounds),
         guards.table,
     ),
-    "steps": Command("time the training steps of several recipes side by side", define_steps, measure_steps, recipes.table),
-    "samples": Command("time a batch of samples from several recipes side by side", define_samples, measure_steps, recipes.table),
+    "steps": Command("Time the training steps of several recipes side by side", define_steps, measure_steps, recipes.table),
+    "samples": Command("Time a batch of samples from several recipes side by side", define_samples, measure_steps, recipes.table),
 }
 
 

@@ -2,10 +2,10 @@
 
     python scripts/bench/bench_features.py [--batch_size=8,16,32] [--images=32] [--rounds=6] [--peer=PYTHON]
 
-Weights are random and inputs are 299x299 noise, so only the network is timed. tinygen at each batch size and pytorch-fid's
-InceptionV3 (`--peer`, a Python interpreter with torch, torchvision and pytorch-fid, which runs `bench_features_peer.py`) take
-turns of `--images` images, in an order that is reversed every round. On a busy machine all of them are slower; the reported
-ratio is the median of the per-round ratios.
+Weights are random and inputs are 299x299 noise, so only the network is timed. tinygen at each batch size and
+pytorch-fid's InceptionV3 (`--peer`, a Python interpreter with torch, torchvision and pytorch-fid, which runs
+`bench_features_peer.py`) take turns of `--images` images, in an order that is reversed every round. On a busy machine
+all of them are slower; the reported ratio is the median of the per-round ratios.
 """
 
 import argparse
@@ -29,17 +29,14 @@ WORKER = Path(__file__).resolve().with_name("bench_features_peer.py")
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure the speed of Inception-v3 feature extraction.")
-    parser.add_argument(
-        "--batch_size",
-        type=arguments.comma_separated(int),
-        default="8,16,32",
-        metavar="B,...",
-        help="images per batch (default: %(default)s)",
-    )
-    parser.add_argument("--images", type=int, default=32, metavar="N", help="images per turn (default: %(default)s)")
+    arguments.add(parser, "--batch_size", arguments.comma_separated(int), "8,16,32", "B,...", "images per batch")
+    arguments.add(parser, "--images", int, 32, "N", "images per turn")
     arguments.add_rounds(parser, 6, "turns of each")
     parser.add_argument(
-        "--peer", default="", metavar="PYTHON", help="Python interpreter with torch, torchvision and pytorch-fid, to compare with"
+        "--peer",
+        default="",
+        metavar="PYTHON",
+        help="Python interpreter with torch, torchvision and pytorch-fid, to compare with",
     )
     args = parser.parse_args(argv)
     print(f"other processes use {machine.busy_share():.0%} of the CPU")

@@ -1,6 +1,7 @@
 """The peer of `bench_features.py --peer`: pytorch-fid's InceptionV3 on the CPU, with its initial weights.
 
-It runs under a Python interpreter with torch, torchvision and pytorch-fid, and speaks the protocol of `benchmarks.worker`.
+It runs under a Python interpreter with torch, torchvision and pytorch-fid, and speaks the protocol of
+`benchmarks.worker`.
 """
 
 import argparse

@@ -6,11 +6,12 @@
     python scripts/bench/bench_gpt.py meshes [--meshes=8x1,4x2] [--batch_sizes=64,256] [--steps=0]
 
 `step` times the recipe's model, the same model with GPT-2's components, and the latter in PyTorch (`--peer`, a Python
-interpreter with torch, which runs `bench_gpt_peer.py`). `decoding` compares generation with a key-value cache with a full
-forward pass per token. Contestants take turns, in an order that is reversed every round, and are compared by the median of
-the per-round ratios. `meshes` reproduces the setting of the miniGPT tutorial: batches of 64 and 256 on eight devices that
-split either only the batch, or the batch and the model. On a CPU (JAX_PLATFORMS=cpu) the devices are simulated: what each of
-them computes, holds and sends is the same as on real devices, but the timings are not. All inputs are random tokens.
+interpreter with torch, which runs `bench_gpt_peer.py`). `decoding` compares generation with a key-value cache with a
+full forward pass per token. Contestants take turns, in an order that is reversed every round, and are compared by the
+median of the per-round ratios. `meshes` reproduces the setting of the miniGPT tutorial: batches of 64 and 256 on eight
+devices that split either only the batch, or the batch and the model. On a CPU (JAX_PLATFORMS=cpu) the devices are
+simulated: what each of them computes, holds and sends is the same as on real devices, but the timings are not. All
+inputs are random tokens.
 """
 
 import argparse
@@ -30,8 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, command in COMMANDS.items():
         own = subparsers.add_parser(name, help=command.summary, description=command.summary)
         command.define(own)
-        own.add_argument("--config", default=command.recipe, metavar="RECIPE[:VARIANT]", help="recipe (default: %(default)s)")
-        own.add_argument("--vocabulary", type=vocabulary, default=command.vocabulary, metavar="V", help="tokens (default: %(default)s)")
+        arguments.add(own, "--config", str, command.recipe, "RECIPE[:VARIANT]", "recipe")
+        arguments.add(own, "--vocabulary", vocabulary, command.vocabulary, "V", "size of the vocabulary")
         arguments.add_set(own)
         own.add_argument("--force", action="store_true", help="measure even if the machine is busy")
     args = parser.parse_args(argv)
@@ -56,9 +57,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def meshes(text: str) -> list[tuple[int, int]]:
     sizes = [each.split("x") for each in text.split(",")]
-    pairs = [(int(pair[0]), int(pair[1])) for pair in sizes if len(pair) == 2 and all(size.isdecimal() and int(size) for size in pair)]
-    if len(pairs) < len(sizes) or len({data * tensor for data, tensor in pairs}) != 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of DATAxTENSOR meshes with equally many devices, such as 8x1,4x2")
+    valid = all(len(pair) == 2 and all(size.isdecimal() and int(size) for size in pair) for pair in sizes)
+    pairs = [(int(data), int(tensor)) for data, tensor in sizes] if valid else []
+    if len({data * tensor for data, tensor in pairs}) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of DATAxTENSOR meshes with equally many devices")
     return pairs
 
 
@@ -80,7 +82,7 @@ def measure_step(args: argparse.Namespace) -> str:
 
 
 def define_decoding(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num", type=arguments.positive, default=1, metavar="N", help="texts per batch (default: %(default)s)")
+    arguments.add(parser, "--num", arguments.positive, 1, "N", "texts per batch")
     arguments.add_rounds(parser, 6, "timed generations of each")
 
 
@@ -91,7 +93,7 @@ def measure_decoding(args: argparse.Namespace) -> str:
 
 
 def define_loss(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch_size", type=arguments.positive, default=64, metavar="B", help="windows per batch (default: %(default)s)")
+    arguments.add(parser, "--batch_size", arguments.positive, 64, "B", "windows per batch")
 
 
 def measure_loss(args: argparse.Namespace) -> str:
@@ -101,21 +103,9 @@ def measure_loss(args: argparse.Namespace) -> str:
 
 
 def define_meshes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--meshes", type=meshes, default="8x1,4x2", metavar="DxT,...", help="data x tensor (default: %(default)s)")
-    parser.add_argument(
-        "--batch_sizes",
-        type=arguments.comma_separated(arguments.positive),
-        default="64,256",
-        metavar="B,...",
-        help="windows per step (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=arguments.non_negative,
-        default=0,
-        metavar="N",
-        help="steps to time; 0 = none, only the compiler's plan (default: %(default)s)",
-    )
+    arguments.add(parser, "--meshes", meshes, "8x1,4x2", "DxT,...", "meshes, as devices along data x tensor")
+    arguments.add(parser, "--batch_sizes", arguments.comma_separated(arguments.positive), "64,256", "B,...", "windows per step")
+    arguments.add(parser, "--steps", arguments.non_negative, 0, "N", "steps to time; 0 = none, only the compiler's plan")
 
 
 def measure_meshes(args: argparse.Namespace) -> str:
@@ -142,9 +132,16 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "step": Command("time a training step, against the same network in PyTorch", define_step, measure_step, "gpt_shakespeare", 1024, True),
+    "step": Command(
+        "Time a training step, against the same network in PyTorch",
+        define_step,
+        measure_step,
+        "gpt_shakespeare",
+        1024,
+        True,
+    ),
     "decoding": Command(
-        "time decoding with a key-value cache, against a full forward pass per token",
+        "Time decoding with a key-value cache, against a full forward pass per token",
         define_decoding,
         measure_decoding,
         "gpt_shakespeare",
@@ -152,7 +149,7 @@ COMMANDS = {
         True,
     ),
     "loss": Command(
-        "measure the memory of the loss, with the logits computed at once and in chunks",
+        "Measure the memory of the loss, with the logits computed at once and in chunks",
         define_loss,
         measure_loss,
         "gpt_tinystories",
@@ -160,7 +157,7 @@ COMMANDS = {
         False,
     ),
     "meshes": Command(
-        "measure what each device computes, holds and sends on several meshes",
+        "Measure what each device computes, holds and sends on several meshes",
         define_meshes,
         measure_meshes,
         "gpt_tinystories",

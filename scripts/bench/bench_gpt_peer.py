@@ -1,8 +1,8 @@
 """The peer of `bench_gpt.py step --peer`: a training step of GPT-2's network in PyTorch, on the CPU.
 
 It runs under a Python interpreter with torch, and speaks the protocol of `benchmarks.worker`. Pre-norm blocks, learned
-positions, GELU, PyTorch's scaled dot-product attention, tied embeddings; AdamW with the global norm clipped at 1. `--mode` is
-as in `bench_peer.py`.
+positions, GELU, PyTorch's scaled dot-product attention, tied embeddings; AdamW with the global norm clipped at 1.
+`--mode` is as in `bench_peer.py`.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
 It runs under a Python interpreter with torch and diffusers, and speaks the protocol of `benchmarks.worker`.
 
-`--work=step` takes a training step: rectified flow on a fixed batch of noise, AdamW, the global norm clipped at 1, averaged
-weights. `--work=sampling` draws a batch of samples with Euler steps, without gradients. `--mode` is eager or compile
-(torch.compile); bf16 and compile_bf16 run under autocast to bfloat16.
+`--work=step` takes a training step: rectified flow on a fixed batch of noise, AdamW, the global norm clipped at 1,
+averaged weights. `--work=sampling` draws a batch of samples with Euler steps, without gradients. `--mode` is eager or
+compile (torch.compile); bf16 and compile_bf16 run under autocast to bfloat16.
 """
 
 import argparse

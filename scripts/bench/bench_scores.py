@@ -2,8 +2,8 @@
 
     python scripts/bench/bench_scores.py [--dim=2048] [--num=50000]
 
-Goals: a distance over 2,048 features in 15 s on two cores, within 1e-8 of SciPy's matrix square root; mean and covariance of
-50,000 x 2,048 features read from disk within 1 GB.
+Goals: a distance over 2,048 features in 15 s on two cores, within 1e-8 of SciPy's matrix square root; mean and
+covariance of 50,000 x 2,048 features read from disk within 1 GB.
 """
 
 import argparse
@@ -31,15 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--num", type=int, default=50_000, help="images whose features are streamed (default: %(default)s)")
     arguments = parser.parse_args(argv)
     seconds, error = distance(arguments.dim)
-    print(f"Fréchet distance over {arguments.dim:,} features: {seconds:.2f} s, {error:.1e} relative to SciPy's matrix square root")
-    print(
-        f"moments of {arguments.num:,} x {arguments.dim:,} features: {streamed(arguments.num, arguments.dim) / 2**20:.0f} MiB peak memory"
-    )
+    print(f"Fréchet distance over {arguments.dim:,} features: {seconds:.2f} s, {error:.1e} relative error")
+    peak = streamed(arguments.num, arguments.dim) / 2**20
+    print(f"moments of {arguments.num:,} x {arguments.dim:,} features: {peak:.0f} MiB peak memory")
     return 0
 
 
 def distance(dim: int) -> tuple[float, float]:
-    """(seconds, error relative to SciPy) of the distance between two sets of Gaussian rows."""
+    """(seconds, relative error against SciPy's matrix square root) of the distance between two sets of Gaussian rows."""
     numbers = np.random.default_rng(0)
     one, other = (moments_of((numbers.normal(size=(ROWS, dim)) * scale).astype(np.float32)) for scale in (1.0, 1.1))
     began = time.perf_counter()

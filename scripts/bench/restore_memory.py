@@ -2,10 +2,10 @@
 
     python scripts/bench/restore_memory.py [--config=dit_faces_80m] [--saved=1] [--restored=8]
 
-One process saves the recipe's state, filled with noise (zeros would not be stored), from an fsdp mesh of `saved` CPU devices;
-a new process restores it onto `restored` devices. The peak is the kernel's VmHWM, reset through /proc/self/clear_refs, minus
-what was resident before: the program and its libraries. No data set is needed. Goal: at most 1.3 times the bytes of
-parameters, averages and moments. Linux only.
+One process saves the recipe's state, filled with noise (zeros would not be stored), from an fsdp mesh of `saved` CPU
+devices; a new process restores it onto `restored` devices. The peak is the kernel's VmHWM, reset through
+/proc/self/clear_refs, minus what was resident before: the program and its libraries. No data set is needed. Goal: at
+most 1.3 times the bytes of parameters, averages and moments. Linux only.
 """
 
 import argparse

@@ -2,13 +2,13 @@
 
     python scripts/bench/scale.py [--recipes dit_pixel_faces:smoke fsdp_sine] [--steps=50] [--folder=DIR]
 
-Each recipe is trained for 50 steps in float32 on each layout below, with `tinygen train` in separate processes on fake CPU
-devices (XLA's --xla_force_host_platform_device_count), and its losses are compared with those on one device. Then each of the
-resulting checkpoints is restored on each layout: all arrays must be equal bit for bit, the next batch must have the same rows,
-and the loss of the next step must be as on one device. Goal: relative differences of at most 1e-5.
+Each recipe is trained for 50 steps in float32 on each layout below, with `tinygen train` in separate processes on fake
+CPU devices (XLA's --xla_force_host_platform_device_count), and its losses are compared with those on one device. Then
+each of the resulting checkpoints is restored on each layout: all arrays must be equal bit for bit, the next batch must
+have the same rows, and the loss of the next step must be as on one device. Goal: relative differences of at most 1e-5.
 
-Takes about twelve minutes per recipe on two cores. Exits with status 1 if a goal is missed. --folder keeps the runs and reuses
-finished ones.
+Takes about twelve minutes per recipe on two cores. Exits with status 1 if a goal is missed. --folder keeps the runs and
+reuses finished ones.
 """
 
 import argparse
@@ -61,7 +61,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare a run on many layouts of devices.")
     default = ["dit_pixel_faces:smoke", "fsdp_sine"]
     parser.add_argument(
-        "--recipes", nargs="+", default=default, metavar="RECIPE[:VARIANT]", help=f"recipes to train (default: {' '.join(default)})"
+        "--recipes",
+        nargs="+",
+        default=default,
+        metavar="RECIPE[:VARIANT]",
+        help=f"recipes to train (default: {' '.join(default)})",
     )
     parser.add_argument("--steps", type=int, default=50, metavar="N", help="training steps (default: %(default)s)")
     parser.add_argument(
@@ -70,9 +74,9 @@ def main(argv: list[str] | None = None) -> int:
         default=list(LAYOUTS),
         choices=LAYOUTS,
         metavar="NAME",
-        help=f"layouts to compare with the first of them, default all: {', '.join(LAYOUTS)}",
+        help=f"layouts to compare with the first of them, default all: {'; '.join(LAYOUTS)}",
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the runs in this folder, and reuse those already there")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the runs in this folder, and reuse finished ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     parser.add_argument("--worker", nargs=3, metavar=("FOLDER", "LAYOUT", "DISTRIBUTED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -95,7 +99,13 @@ def measure(recipe: str, layouts: list[str], steps: int, folder: Path) -> dict[s
         workdir = folder / name
         show(f"{recipe} on {name}")
         if not (workdir / "checkpoints" / str(steps)).exists():
-            train = ["train", f"--config={recipe}", f"--workdir={workdir}", "--config.precision=float32", *LAYOUTS[name].flags]
+            train = [
+                "train",
+                f"--config={recipe}",
+                f"--workdir={workdir}",
+                "--config.precision=float32",
+                *LAYOUTS[name].flags,
+            ]
             run_processes(
                 [*TINYGEN, *train, *(f"--config.train.{key}={value}" for key, value in settings.items())],
                 LAYOUTS[name],
@@ -163,7 +173,7 @@ def restore_all(folder: Path, layout: Layout, distributed: str) -> int:
 
     workdirs, results = sorted(path for path in folder.iterdir() if path.is_dir()), {}
     with processes.joined(distributed, 120, str(layout)), contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
-        # The runs only differ in their meshes, which are replaced by this one: a single compiled step serves all of them.
+        # The runs differ only in their meshes, which are replaced by this one: one compiled step serves all.
         saved = store.find(workdirs[0])
         config = config_lib.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), layout, strict=False))))
         source, parts = build.data_source(config), build.parts(config, saved.codec)

@@ -2,10 +2,10 @@
 
     python scripts/compare/calibrate_frechet_error.py [--repetitions=400] [--errors=100] [--seed=0]
 
-The true error is the standard deviation of the distance over independent draws of all samples. It is printed with the root mean
-square of the estimates from some of those draws, and with their ratio and its standard error. Features are Gaussian, rectified
-Gaussian (like pooled features of a network), or a mixture of ten classes; their variances are equal, decay as 1/k, or decay
-exponentially to e^-8.
+The true error is the standard deviation of the distance over independent draws of all samples. It is printed with the
+root mean square of the estimates from some of those draws, and with their ratio and its standard error. Features are
+Gaussian, rectified Gaussian (like pooled features of a network), or a mixture of ten classes; their variances are
+equal, decay as 1/k, or decay exponentially to e^-8.
 """
 
 import argparse

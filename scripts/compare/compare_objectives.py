@@ -5,21 +5,23 @@
         --arm flow=convnext_mnist_fm --arm improved_meanflow=convnext_mnist_imf \\
         --sampling flow:sampler=euler --sampling flow:sampler=heun,guidance=2
 
-An arm is a recipe that is trained once: for the same time (--minutes; a short run first measures how many steps that is, so the
-machine should be idle), for the same number of steps (--steps), or as long as the recipe says. With a budget, the learning rate
-schedule ends when the budget does. Seconds are those of training alone, from metrics.jsonl, without evaluations, pictures and
-compilation.
+An arm is a recipe that is trained once: for the same time (--minutes; a short run first measures how many steps that
+is, so the machine should be idle), for the same number of steps (--steps), or as long as the recipe says. With a
+budget, the learning rate schedule ends when the budget does. Seconds are those of training alone, from metrics.jsonl,
+without evaluations, pictures and compilation.
 
-A row of the figure is an arm with the sampler settings of its recipe, or with those of --sampling, each of which adds a row. A
-column is a number of network evaluations (--nfe). All cells start from the same noise and show the same classes, one row of
-samples per class. If the data are digits, the scores of --samples samples by scripts/compare/score_digits.py are shown below:
+A row of the figure is an arm with the sampler settings of its recipe, or with those of --sampling, each of which adds a
+row. A column is a number of network evaluations (--nfe). All cells start from the same noise and show the same classes,
+one row of samples per class. If the data are digits, the scores of --samples samples by scripts/compare/score_digits.py
+are shown below:
 
     accuracy  share of samples classified as the requested class
     spread    variation within a class, relative to real digits
     distance  distance to the nearest training image, relative to held-out real digits
 
-and with --features the Fréchet distance of --num samples (`tinygen eval-fid`). The figure is DIR/objectives.png, all numbers are
-in DIR/objectives.json, and a table is printed. Finished work is not repeated: rerun an interrupted command to resume it.
+and with --features the Fréchet distance of --num samples (`tinygen eval-fid`). The figure is DIR/objectives.png, all
+numbers are in DIR/objectives.json, and a table is printed. Finished work is not repeated: rerun an interrupted command
+to resume it.
 """
 
 import argparse
@@ -48,26 +50,37 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Train objectives under the same budget and compare their samples at few network evaluations."
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the runs, the figure and the numbers")
-    parser.add_argument("--arm", action="append", metavar="NAME=RECIPE", help=f"a recipe to train; repeatable (default: {' '.join(ARMS)})")
+    parser.add_argument(
+        "--arm",
+        action="append",
+        metavar="NAME=RECIPE",
+        help=f"a recipe to train; repeatable (default: {' '.join(ARMS)})",
+    )
     parser.add_argument(
         "--sampling",
         action="append",
         default=[],
         metavar="NAME:KEY=VALUE[,KEY=VALUE]",
-        help="add a row: arm NAME with these sampler settings, or with those of its recipe if none are given; repeatable",
+        help="add a row: arm NAME with these sampler settings; `NAME:` keeps its recipe's; repeatable",
     )
     parser.add_argument(
-        "--nfe", default="1,2,4,16,50", help="network evaluations per sample, including those for guidance (default: %(default)s)"
+        "--nfe",
+        default="1,2,4,16,50",
+        help="network evaluations per sample, including those for guidance (default: %(default)s)",
     )
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--minutes", type=float, help="training time of each arm in minutes")
     budget.add_argument("--steps", type=int, help="training steps of each arm")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training runs (default: %(default)s)")
     parser.add_argument(
-        "--samples", type=int, default=500, help="samples per cell; all are scored, the first ones shown (default: %(default)s)"
+        "--samples",
+        type=int,
+        default=500,
+        help="samples per cell; all are scored, the first ones shown (default: %(default)s)",
     )
     parser.add_argument(
-        "--features", help="features of the Fréchet distance: efflite0, inception or the workdir of a classifier; default: no distance"
+        "--features",
+        help="compute the Fréchet distance in these features: efflite0, inception or a classifier's workdir",
     )
     parser.add_argument("--num", type=int, default=1000, help="samples per Fréchet distance (default: %(default)s)")
     parser.add_argument(
@@ -165,13 +178,17 @@ def cell(row: plan.Row, nfe: int, args: argparse.Namespace, judge: Any) -> dict[
     if judge is not None:
         found |= cells.score(folder, row.arm.config.data.name, judge)
     if args.features:
-        protocol = {name: record.get(name) for name in DENOISING}  # an existing score is only reused if it agrees in these
+        # An existing score is only reused if it agrees in these fields.
+        protocol = {name: record.get(name) for name in DENOISING}
         found |= runs.distances(place / "0", args.features, args.num, settings, **protocol)
     return found
 
 
 def show(
-    args: argparse.Namespace, facts: dict[str, dict[str, Any]], rows: Sequence[plan.Row], results: Sequence[Sequence[dict[str, Any]]]
+    args: argparse.Namespace,
+    facts: dict[str, dict[str, Any]],
+    rows: Sequence[plan.Row],
+    results: Sequence[Sequence[dict[str, Any]]],
 ) -> None:
     """Prints two tables and writes the numbers and the figure."""
     settings = {name: getattr(args, name) for name in ("seed", "minutes", "steps", "samples", "features", "num")}
@@ -187,7 +204,11 @@ def show(
         title.append(f"FD of {args.num:,} samples in the features of {Path(args.features).name}")
     figure_rows = [picture.Row(row.name, about(facts[row.arm.name]), list(map(shown, own))) for row, own in zip(rows, results, strict=True)]
     picture.draw(
-        args.out / "objectives.png", ", ".join(title), [f"nfe {each['requested_nfe']}" for each in results[0]], figure_rows, cells.COLUMNS
+        args.out / "objectives.png",
+        ", ".join(title),
+        [f"nfe {each['requested_nfe']}" for each in results[0]],
+        figure_rows,
+        cells.COLUMNS,
     )
     print(args.out / "objectives.png")
 
@@ -210,7 +231,10 @@ def shown(found: dict[str, Any]) -> picture.Cell:
         return picture.Cell(reason=found["impossible"])
     lines = []
     if "accuracy" in found:
-        lines += [f"{100 * found['accuracy']:.1f} % correct", f"spread {found['spread']:.2f}, distance {found['distance']:.2f}"]
+        lines += [
+            f"{100 * found['accuracy']:.1f} % correct",
+            f"spread {found['spread']:.2f}, distance {found['distance']:.2f}",
+        ]
     lines += [f"{'FID' if name == 'fid' else 'FD'} {value:.3g}" for name, value in found.items() if name == "fid" or name.startswith("fd_")]
     lines += [f"{found['nfe']} evaluations used"] if found["nfe"] != found["requested_nfe"] else []
     return picture.Cell(cells.pictures(Path(found["samples"])), lines)

@@ -6,24 +6,27 @@
         --arm moe=microdit_digits:dense+moe --arm dense=microdit_digits:dense
     python scripts/compare/compare_recipes.py --out=runs/questions --sweep=convnext_mnist_imf --only=lr,batch --seeds=0
 
-An arm is a recipe, or several stages separated by commas, each of which starts from the averaged weights of the one before. For
-each seed all arms are trained in turn, in an order that is reversed with every seed. Then the held-out loss of the last stage is
-measured (`tinygen eval`) and, with --features, the Fréchet distance of its samples (`tinygen eval-fid`). The result is a table:
+An arm is a recipe, or several stages separated by commas, each of which starts from the averaged weights of the one
+before. For each seed all arms are trained in turn, in an order that is reversed with every seed. Then the held-out loss
+of the last stage is measured (`tinygen eval`) and, with --features, the Fréchet distance of its samples (`tinygen
+eval-fid`). The result is a table:
 
     steps          optimizer steps of all stages
-    seconds        training time of all stages, from the rates in metrics.jsonl, without evaluations and pictures; mean over the
-                   seeds
+    seconds        training time of all stages, from the rates in metrics.jsonl, without evaluations and pictures; mean
+                   over the seeds
     loss           held-out loss of the averaged weights: mean ± standard deviation over the seeds, and each value
-    raw_loss       the same without the weights of examples, if the objective has any. Weights change the scale of `loss`: for
-                   MeanFlow it is about 1 whatever the model predicts, so compare `raw_loss` or scores instead
-    velocity_loss  the same for flow matching's loss of MeanFlow's velocity u(z, t, t), which is comparable with flow matching
+    raw_loss       the same without the weights of examples, if the objective has any. Weights change the scale of
+                   `loss`: for MeanFlow it is about 1 whatever the model predicts, so compare `raw_loss` or scores
+                   instead
+    velocity_loss  the same for flow matching's loss of MeanFlow's velocity u(z, t, t), which is comparable with flow
+                   matching
     fd_...         the same for the Fréchet distance
 
-`--sweep` takes the arms from a recipe's sweep(): the recipe itself ("recipe"), and one arm for each entry, which changes one or
-two keys; `--only=lr,batch` selects the entries whose names start with one of these.
+`--sweep` takes the arms from a recipe's sweep(): the recipe itself ("recipe"), and one arm for each entry, which
+changes one or two keys; `--only=lr,batch` selects the entries whose names start with one of these.
 
-Finished runs are not repeated: rerun an interrupted command to resume it, or add seeds and arms later. `--set KEY=VALUE` overrides
-a config key of all recipes; the entries of a sweep take precedence.
+Finished runs are not repeated: rerun an interrupted command to resume it, or add seeds and arms later. `--set
+KEY=VALUE` overrides a config key of all recipes; the entries of a sweep take precedence.
 """
 
 import argparse
@@ -77,7 +80,8 @@ def parse_arms(words: Sequence[str]) -> dict[str, Arm]:
 
 def summary(measured: dict[str, list[dict[str, float]]]) -> str:
     """The table. measured: arm -> results of each seed"""
-    return runs.table([(arm, {name: _cell(name, [each[name] for each in seeds]) for name in seeds[0]}) for arm, seeds in measured.items()])
+    rows = [(arm, {name: _cell(name, [each[name] for each in seeds]) for name in seeds[0]}) for arm, seeds in measured.items()]
+    return runs.table(rows)
 
 
 def _cell(name: str, values: Sequence[float]) -> str:
@@ -93,14 +97,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train recipes with several seeds and compare their cost, loss and samples.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        "--arm", action="append", metavar="NAME=RECIPE[,RECIPE ...]", help="recipes to train one after another; pass at least twice"
+        "--arm",
+        action="append",
+        metavar="NAME=RECIPE[,RECIPE ...]",
+        help="recipes to train one after another; pass at least twice",
     )
     what.add_argument("--sweep", metavar="RECIPE", help="compare a recipe with the entries of its sweep()")
     parser.add_argument("--only", default="", metavar="NAME[,NAME ...]", help="prefixes of the sweep entries to run (default: all)")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the runs")
     parser.add_argument("--seeds", default="0,1,2", help="seeds, separated by commas (default: %(default)s)")
     parser.add_argument(
-        "--features", help="features of the Fréchet distance: efflite0, inception or the workdir of a classifier; default: no distance"
+        "--features",
+        help="compute the Fréchet distance in these features: efflite0, inception or a classifier's workdir",
     )
     parser.add_argument("--num", type=int, default=4500, help="samples per Fréchet distance (default: %(default)s)")
     parser.add_argument(

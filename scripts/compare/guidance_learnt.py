@@ -2,9 +2,9 @@
 
     python scripts/compare/guidance_learnt.py --ckpt=runs/improved
 
-Guidance 2 requests the velocity v(c) + (v(c) - v(null)), where both are unguided. This prints the projection of what the model
-adds, u(c; 2) - u(c; 1), on v(c) - v(null), over five times: 1 is all of it, 0 none. Uses the averaged weights and the guidance
-interval [0, 1].
+Guidance 2 requests the velocity v(c) + (v(c) - v(null)), where both are unguided. This prints the projection of what
+the model adds, u(c; 2) - u(c; 1), on v(c) - v(null), over five times: 1 is all of it, 0 none. Uses the averaged weights
+and the guidance interval [0, 1].
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python scripts/compare/sampler_orders.py [--time_grid=logit_normal]
 
-prints the errors with 32 to 512 steps in float64, and the order: minus the slope of the logarithmic error over the logarithmic
-number of steps.
+Prints the errors with 32 to 512 steps in float64, and the order: minus the slope of the logarithmic error over the
+logarithmic number of steps.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tinygen.samplers.table import SAMPLERS
 STEPS = (32, 64, 128, 256, 512)
 WHOLE, INNER = (1.0, 0.0), (0.95, 0.1)  # INNER: λ = ln((1 - t)/t), in which some samplers step, is finite there
 ORDERS = dict(euler=(1, WHOLE), midpoint=(2, WHOLE), heun=(2, WHOLE), rk4=(4, WHOLE), dpmpp_2m=(2, INNER), edm_heun=(2, INNER))
-SHAPE = time_grids.Shape(mean=0.0, std=1.0, shift=3.0)  # of non-uniform grids: the default of training, and a common shift
+SHAPE = time_grids.Shape(mean=0.0, std=1.0, shift=3.0)  # of non-uniform grids: training's default, a common shift
 START = np.linspace(-2.5, 2.5, 11)
 
 

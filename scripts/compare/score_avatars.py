@@ -3,33 +3,35 @@
     python scripts/compare/score_avatars.py --prompts-out=FILE --num=200     # write prompts, one per line
     tinygen sample --prompts=FILE ... --out=DIR
     python scripts/compare/score_avatars.py --samples=DIR                    # accuracy of the samples
-    python scripts/compare/score_avatars.py --real                           # accuracy of the rule, on held-out real faces
+    python scripts/compare/score_avatars.py --real                           # accuracy of the rule on real faces
 
-All faces of the avatars' style "micah" have the same position and few colours, so a fixed rule on pixels recognises them; nothing
-is learned. Its regions and thresholds were chosen on training faces only, never on samples. The colour of a region is the
-palette's colour with the largest sum over pixels of exp(-d^2 / 2 SPREAD^2), where d is the distance of a pixel in RGB.
+All faces of the avatars' style "micah" have the same position and few colours, so a fixed rule on pixels recognises
+them; nothing is learned. Its regions and thresholds were chosen on training faces only, never on samples. The colour of
+a region is the palette's colour with the largest sum over pixels of exp(-d^2 / 2 SPREAD^2), where d is the distance of
+a pixel in RGB.
 
 background  6 colours, in both upper corners, where there is no hair
-hair        9 colours, on the crown, which all hair styles cover; "none" if it is skin. A turban counts as hair: faces without hair
-            are not scored
+hair        9 colours, on the crown, which all hair styles cover; "none" if it is skin. A turban counts as hair: faces
+            without hair are not scored
 skin        4 colours, between eyes and mouth, and on the neck
-glasses     yes or no, below the eyes: the share of pixels off the line from black to the colour of the skin. Frames are thin red,
-            blue or yellow lines; eyes, noses and outlines are above, or on that line
+glasses     yes or no, below the eyes: the share of pixels off the line from black to the colour of the skin. Frames are
+            thin red, blue or yellow lines; eyes, noses and outlines are above, or on that line
 
-On the 1,000 held-out faces the accuracy of each attribute is 1.000, at 64x64 and resized to 32x32. On perturbed training faces it
-stays at 1 for shifts by one pixel (glasses at 32x32: 0.84, where eyes reach the rims); with a tint of 10 levels standard deviation
-the background has 0.95, the rest 0.99; with noise of 10 levels at 64x64 all have 0.997. At 32x32 such noise is mistaken for
-glasses: 0.58, the rest 0.999.
+On the 1,000 held-out faces the accuracy of each attribute is 1.000, at 64x64 and resized to 32x32. On perturbed
+training faces it stays at 1 for shifts by one pixel (glasses at 32x32: 0.84, where eyes reach the rims); with a tint of
+10 levels standard deviation the background has 0.95, the rest 0.99; with noise of 10 levels at 64x64 all have 0.997. At
+32x32 such noise is mistaken for glasses: 0.58, the rest 0.999.
 
-The requested values are read from the prompt, from words such as "blue background", "dark brown skin", "short black hair" or "a
-blond bob". Attributes that a prompt does not name are not scored. The exception is glasses: captions never mention their absence,
-so a prompt that names any of the four attributes but no glasses requests none, as does "no glasses". The table has a row for each
-attribute: the number of scored samples, the accuracy with its 95 % interval (Wilson), the accuracy of always answering with the
-most frequently requested value (chance), and the most frequent confusions.
+The requested values are read from the prompt, from words such as "blue background", "dark brown skin", "short black
+hair" or "a blond bob". Attributes that a prompt does not name are not scored. The exception is glasses: captions never
+mention their absence, so a prompt that names any of the four attributes but no glasses requests none, as does "no
+glasses". The table has a row for each attribute: the number of scored samples, the accuracy with its 95 % interval
+(Wilson), the accuracy of always answering with the most frequently requested value (chance), and the most frequent
+confusions.
 
-`--prompts-out` writes captions of faces that are not in the data set: background, hair colour and skin are drawn uniformly, every
-other face has glasses, none has a turban. The exit status does not depend on the accuracy. Needs tinygen; --real draws the data set
-if it does not exist yet.
+`--prompts-out` writes captions of faces that are not in the data set: background, hair colour and skin are drawn
+uniformly, every other face has glasses, none has a turban. The exit status does not depend on the accuracy. Needs
+tinygen; --real draws the data set if it does not exist yet.
 """
 
 import argparse
@@ -69,7 +71,8 @@ _NOUNS = {phrase.split()[-1] for part in STYLES[STYLE].parts if part.name == "ha
 _NAMED = {
     "background": re.compile(rf"\b({'|'.join(BACKGROUND)}) background\b"),
     "hair": re.compile(rf"\b({'|'.join(HAIR)}) ({'|'.join(sorted(_NOUNS))})\b"),
-    "skin": re.compile(rf"\b({'|'.join(sorted(SKIN, key=len, reverse=True))}) skin\b"),  # longest first: "dark brown" ends in "brown"
+    # The longest first: "dark brown" ends in "brown".
+    "skin": re.compile(rf"\b({'|'.join(sorted(SKIN, key=len, reverse=True))}) skin\b"),
 }
 
 
@@ -222,7 +225,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--num", type=int, default=200, help="prompts to write (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (default: %(default)s)")
     parser.add_argument(
-        "--data-dir", default="", metavar="DIR", help="folder of the real faces, like config.data.data_dir (default: that of TFDS)"
+        "--data-dir",
+        default="",
+        metavar="DIR",
+        help="folder of the real faces, like config.data.data_dir (default: that of TFDS)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     args = parser.parse_args(argv)

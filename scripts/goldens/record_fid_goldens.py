@@ -1,15 +1,15 @@
 """Records the features of torch-fidelity, pytorch-fid and clean-fid for the same images and random weights.
 
-    python scripts/goldens/record_fid_goldens.py record              writes tests/golden/inception.npz and resize.npz
-    python scripts/goldens/record_fid_goldens.py peers FILE          once: features of 500 images and torch-fidelity's distance, to FILE
-    python scripts/goldens/record_fid_goldens.py compare FILE        compare tinygen's network on the same images with FILE
+    python scripts/goldens/record_fid_goldens.py record         writes tests/golden/inception.npz and resize.npz
+    python scripts/goldens/record_fid_goldens.py peers FILE     once: features of 500 images and a distance, to FILE
+    python scripts/goldens/record_fid_goldens.py compare FILE   compare tinygen's network with FILE
 
-The first two need an interpreter with torch, torchvision, torch-fidelity 0.4, pytorch-fid 0.3 and clean-fid 0.1 and run on the CPU;
-the last needs tinygen. Images and weights are seeded NumPy arrays, so only the outputs are recorded, and the tests do not need
-PyTorch.
+The first two need an interpreter with torch, torchvision, torch-fidelity 0.4, pytorch-fid 0.3 and clean-fid 0.1 and run
+on the CPU; the last needs tinygen. Images and weights are seeded NumPy arrays, so only the outputs are recorded, and
+the tests do not need PyTorch.
 
-The features of a random Inception-v3 must depend on its input: each filter sums to zero, so that the mean of a picture does not
-dominate, and is scaled to keep activations near one.
+The features of a random Inception-v3 must depend on its input: each filter sums to zero, so that the mean of a picture
+does not dominate, and is scaled to keep activations near one.
 """
 
 import argparse
@@ -89,7 +89,8 @@ class Peers:
         )
         modules: list[Any] = list(map(importlib.import_module, names))
         self.torch, fidelity, fid, resize, self.transforms = modules
-        arrays = fid._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()  # with the same shapes as its own blocks
+        # Its own blocks have the same shapes.
+        arrays = fid._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()
         shapes = {name: tuple(array.shape) for name, array in arrays.items() if not name.endswith("num_batches_tracked")}
         state = {name: self.torch.from_numpy(array) for name, array in weights(shapes).items()}
         fid.load_state_dict_from_url = lambda *_, **__: state  # there is no other way to pass weights
@@ -200,12 +201,12 @@ def frechet(a: np.ndarray, b: np.ndarray) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record the outputs of other libraries for the same images and weights.")
     commands = parser.add_subparsers(required=True)
-    commands.add_parser("record", help="write the files in tests/golden").set_defaults(run=record)
-    peers = commands.add_parser("peers", help="write the other libraries' features of many images")
+    commands.add_parser("record", help="Write the files in tests/golden").set_defaults(run=record)
+    peers = commands.add_parser("peers", help="Write the other libraries' features of many images")
     peers.add_argument("file", type=Path, help=".npz file to write")
     peers.add_argument("--num", type=int, default=500, help="number of images, even (default: %(default)s)")
     peers.set_defaults(run=record_peers)
-    ours = commands.add_parser("compare", help="compare tinygen with them")
+    ours = commands.add_parser("compare", help="Compare tinygen with them")
     ours.add_argument("file", type=Path, help=".npz file written by `peers`")
     ours.set_defaults(run=compare)
     arguments = parser.parse_args()

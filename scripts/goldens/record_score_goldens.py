@@ -3,8 +3,9 @@
     pip install torch-fidelity==0.4.0
     python scripts/goldens/record_score_goldens.py        prints and writes the numbers
 
-Only the scores are stored: this script and the tests generate the features from a seed, with a generator that NumPy has frozen.
-Each score is recorded for the features as float32, which is what torch-fidelity uses in practice, and as float64.
+Only the scores are stored: this script and the tests generate the features from a seed, with a generator that NumPy has
+frozen. Each score is recorded for the features as float32, which is what torch-fidelity uses in practice, and as
+float64.
 """
 
 import argparse
@@ -25,7 +26,8 @@ KID = dict(kid_subsets=12, kid_subset_size=150, rng_seed=2020)
 def arrays(seed: int) -> dict[str, np.ndarray]:
     """Features of samples and of a reference, float32 [N, D], and logits [N, K].
 
-    Features are clusters, like classes, and rectified, like a network's. The samples lack one cluster; one column is zero.
+    Features are clusters, like classes, and rectified, like a network's. The samples lack one cluster; one column is
+    zero.
     """
     random = np.random.RandomState(seed)
     dim = SHAPES["features"][1]

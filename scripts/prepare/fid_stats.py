@@ -3,8 +3,9 @@
     python scripts/prepare/fid_stats.py --ref=~/faces --out=faces.npz                         # Inception, as for FID
     python scripts/prepare/fid_stats.py --ref=digits:train --features=efflite0 --out=digits.npz
 
-The file has the keys that other tools expect (mu, sigma), and the number of pictures, the weights and the preset, so that
-`eval-fid` can refuse statistics of different features. Features are cached: rerunning an interrupted command resumes it.
+The file has the keys that other tools expect (mu, sigma), and the number of pictures, the weights and the preset, so
+that `eval-fid` can refuse statistics of different features. Features are cached: rerunning an interrupted command
+resumes it.
 """
 
 import argparse
@@ -23,10 +24,17 @@ from tinygen.system import malloc, runtime
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write feature statistics of pictures, for tinygen eval-fid.")
-    parser.add_argument("--ref", required=True, metavar="NAME|DIR|FILE.npz", help="data set NAME[:SPLIT], folder, or .npz file of pictures")
+    parser.add_argument(
+        "--ref",
+        required=True,
+        metavar="NAME|DIR|FILE.npz",
+        help="data set NAME[:SPLIT], folder, or .npz file of pictures",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE.npz", help="file to write")
     parser.add_argument(
-        "--features", default="inception", help="inception, efflite0, or the workdir of a classifier (default: %(default)s)"
+        "--features",
+        default="inception",
+        help="inception, efflite0, or the workdir of a classifier (default: %(default)s)",
     )
     parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="preset of inception (default: adm)")
     parser.add_argument("--weights", metavar="FILE", help="weights of inception (default: the cached file, or a download)")

@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# A tenth is held out: two of the shortest, a comedy and a tragedy. The others are from all genres, as many as fit in 1.9 MB.
+# A tenth is held out: two of the shortest, a comedy and a tragedy. The rest: all genres, as many as fit in 1.9 MB.
 HELD_OUT = ("The Comedy of Errors", "Macbeth")
 PLAYS = {
     "comedies": ["a-midsummer-night-s-dream", "as-you-like-it", "much-ado-about-nothing", "the-comedy-of-errors", "twelfth-night"],
@@ -35,7 +35,7 @@ def plays() -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def plain(markdown: str) -> str:
-    """The title, then acts and scenes. Each speaker is a line "NAME:" followed by the speech; stage directions are in brackets."""
+    """The title, then acts and scenes: a line "NAME:" before each speech, stage directions in brackets."""
     text = "\n".join(line.rstrip() for line in markdown.replace("\\", "").strip().split("\n"))
     text = re.sub(r"^#+ *", "", text, flags=re.MULTILINE)
     text = re.sub(r"^\*\*(.+?):?\*\*$", r"\1:", text, flags=re.MULTILINE)

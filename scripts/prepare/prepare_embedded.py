@@ -10,8 +10,8 @@ Takes about a minute on one core and prints
     pixel_faces  287 kB  x uint8 [10000, 16, 16, 3], skin, hair, ...
     shakespeare  632 kB  16 plays of 1.96 MB, held out: The Comedy of Errors, Macbeth
 
-`--check` writes nothing: it rebuilds the arrays in memory, compares them with the files, and exits with status 1 if they differ.
-It compares arrays rather than bytes, since another version of liblzma may compress them differently.
+`--check` writes nothing: it rebuilds the arrays in memory, compares them with the files, and exits with status 1 if
+they differ. It compares arrays rather than bytes, since another version of liblzma may compress them differently.
 
 All random numbers come from `RandomState`, whose stream NumPy guarantees not to change.
 """
@@ -52,7 +52,7 @@ SKIN = {"light": "#ffdbac", "tan": "#e0b687", "brown": "#b68655", "dark brown": 
 HAIR = {"black": "#28150a", "brown": "#603a14", "blond": "#edc531", "red": "#bd1700", "blue": "#009bbd", "green": "#91cb15"}
 HAT = {"blue": "#2663a3", "grey": "#989789", "green": "#3d8a6b", "pink": "#cc6192", "red": "#a62116"}
 CLOTHES = {"blue": "#428bca", "navy": "#03396c", "green": "#00b159", "crimson": "#d11141", "coral": "#ff6f69", "yellow": "#ffc425"}
-# The style has no background. Pastels are far from all skin colours, and bright clothes and hair stand out against them.
+# The style has no background. Pastels are far from all skin colours, and bright clothes and hair stand out.
 BACKGROUND = {"sky blue": "#a9cfee", "mint": "#b5e0c0", "lavender": "#cdbff0", "grey": "#d4d7dc"}
 COLORS = {
     **{"background": [*BACKGROUND.values()], "skin": [*SKIN.values()], "hair": [*HAIR.values()], "hat": [*HAT.values()]},
@@ -228,7 +228,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"prepare_embedded: missing packages: pip install {' '.join(missing)}", file=sys.stderr)
         return 2
     if not args.out.is_dir():
-        print(f"prepare_embedded: no such folder: {args.out}. Run this from the root of the repository, or pass --out", file=sys.stderr)
+        print(
+            f"prepare_embedded: no such folder: {args.out}. Run this from the root of the repository, or pass --out",
+            file=sys.stderr,
+        )
         return 2
     status = 0
     for make in (digits, digits8, pixel_faces):
@@ -260,7 +263,7 @@ def _shuffled(x: np.ndarray, label: np.ndarray, meta: dict[str, Any]) -> tuple[A
 
 
 def _with_opaque_beards(definition: dict[str, Any]) -> dict[str, Any]:
-    """The style with white beard masks: they have the colour of the hair and act by brightness, so black beards would be invisible."""
+    """The style with white beard masks. They act by brightness and have the colour of the hair: black ones hide the beard."""
     definition = copy.deepcopy(definition)
     for beard in definition["components"]["beard"]["variants"].values():
         for mask in (element for element in beard["elements"] if element["name"] == "mask"):

@@ -4,18 +4,18 @@
         --autoencoder=vae.safetensors --out=latents/photos
     tinygen train --config=microdit_xl_latent --config.data.path=latents/photos
 
-The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run with the objective autoencoder. Only the
-section `data` of the recipe is used, with any --config.data.KEY=VALUE overrides. Both splits are encoded in order. Each image is
-stored as the mean and standard deviation of its posterior, with its label and caption. If the recipe mirrors training images
-(data.flip), the mirrored images are encoded too, after all others, because latents cannot be mirrored. The output is
-deterministic.
+The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run with the objective autoencoder. Only
+the section `data` of the recipe is used, with any --config.data.KEY=VALUE overrides. Both splits are encoded in order.
+Each image is stored as the mean and standard deviation of its posterior, with its label and caption. If the recipe
+mirrors training images (data.flip), the mirrored images are encoded too, after all others, because latents cannot be
+mirrored. The output is deterministic.
 
---like=DIR reuses the scale and shift of other latents, so that a model trained on those can continue on these, for example on
-larger images.
+--like=DIR reuses the scale and shift of other latents, so that a model trained on those can continue on these, for
+example on larger images.
 
-The output folder only appears once it is complete. Its `latents.json` records the autoencoder's hash, the recipe's section
-`data`, the fingerprint of the images, and the scale and shift, measured over the training latents, that normalise them to mean
-0 and variance 1.
+The output folder only appears once it is complete. Its `latents.json` records the autoencoder's hash, the recipe's
+section `data`, the fingerprint of the images, and the scale and shift, measured over the training latents, that
+normalise them to mean 0 and variance 1.
 """
 
 import argparse
@@ -76,7 +76,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create")
     parser.add_argument("--like", type=Path, metavar="DIR", help="reuse the scale and shift of other latents of this autoencoder")
     parser.add_argument(
-        "--batch_size", type=int, default=0, help="images per device and batch; 0 = choose by their size (default: %(default)s)"
+        "--batch_size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="images per device and batch; 0 = choose by their size (default: %(default)s)",
     )
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
@@ -115,7 +119,12 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
     partial.mkdir(parents=True)
     try:
         prepared = write(
-            partial, source, encode, each * jax.local_device_count(), provenance(config, source, found, autoencoder, shape), scale
+            partial,
+            source,
+            encode,
+            each * jax.local_device_count(),
+            provenance(config, source, found, autoencoder, shape),
+            scale,
         )
         partial.rename(out)
     finally:
@@ -134,7 +143,8 @@ def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
     """(scale, shift) of other latents. Raises UserError if they are from another autoencoder."""
     other = sources.Prepared.read(like.expanduser()).latents
     if other.sha256 != found.sha256:
-        raise UserError(f"--like={like} was made by {other.name} (sha256 {other.sha256[:16]}), not by {found.name} ({found.sha256[:16]})")
+        source = f"{other.name} (sha256 {other.sha256[:16]})"
+        raise UserError(f"--like={like} was made by {source}, not by {found.name} ({found.sha256[:16]})")
     return other.scale, other.shift
 
 
@@ -180,7 +190,12 @@ def provenance(config: Config, source: DataSource, found: Autoencoder, autoencod
 
 
 def write(
-    folder: Path, source: DataSource, encode: Encode, block: int, about: dict[str, Any], fixed: tuple[float, tuple[float, ...]] | None
+    folder: Path,
+    source: DataSource,
+    encode: Encode,
+    block: int,
+    about: dict[str, Any],
+    fixed: tuple[float, tuple[float, ...]] | None,
 ) -> sources.Prepared:
     """Encodes both splits into the folder, `block` images at a time, and returns the content of its `latents.json`.
 

@@ -5,13 +5,14 @@
         --out=embeddings/avatars
     tinygen train --config=microdit_avatars_text --config.text.tokens= --config.text.embeddings=embeddings/avatars
 
-The encoder is a folder with config.json, weights and tokenizer, or a model name on the Hugging Face Hub, which is downloaded
-once. Only the section `data` of the recipe is used, with any --config.data.KEY=VALUE overrides. The captions of both splits are
-encoded in order, each on its own, and truncated to --length tokens. Examples without a caption get no tokens.
+The encoder is a folder with config.json, weights and tokenizer, or a model name on the Hugging Face Hub, which is
+downloaded once. Only the section `data` of the recipe is used, with any --config.data.KEY=VALUE overrides. The captions
+of both splits are encoded in order, each on its own, and truncated to --length tokens. Examples without a caption get
+no tokens.
 
-The output folder only appears once it is complete. `tinygen/data/captions/embeddings.py` describes its contents; its `text.json`
-records the encoder, the data and the captions. Models take the embeddings instead of tokens, and `tinygen sample --prompt`
-encodes prompts with the same encoder.
+The output folder only appears once it is complete. `tinygen/data/captions/embeddings.py` describes its contents; its
+`text.json` records the encoder, the data and the captions. Models take the embeddings instead of tokens, and `tinygen
+sample --prompt` encodes prompts with the same encoder.
 """
 
 import argparse
@@ -56,7 +57,10 @@ def main(argv: list[str] | None = None) -> int:
         help="recipe whose captions are encoded; --config.data.KEY=VALUE overrides its keys",
     )
     parser.add_argument(
-        "--encoder", required=True, metavar="DIR|NAME", help="folder of a CLIP or T5 model, or its name on the Hugging Face Hub"
+        "--encoder",
+        required=True,
+        metavar="DIR|NAME",
+        help="folder of a CLIP or T5 model, or its name on the Hugging Face Hub",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create")
     parser.add_argument(
@@ -65,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="S",
         help=f"maximum tokens per caption (default: {LENGTH}, or the encoder's maximum if that is smaller)",
     )
-    parser.add_argument("--batch_size", type=int, default=64, help="captions per batch (default: %(default)s)")
+    parser.add_argument("--batch_size", type=int, default=64, metavar="N", help="captions per batch (default: %(default)s)")
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
     try:

@@ -4,11 +4,12 @@
     python scripts/torture/torture.py two [--num=10] [--in_saves=3] [--jobs=1] [--seed=0]
     python scripts/torture/torture.py faults [--only "full disk" "flipped byte"] [--jobs=2]
 
-`kills` trains a small run once without interruption. For each case it starts the run again, kills it with SIGKILL at a random
-instant, after a random step, or during a random save, and restarts the same command. `two` does the same for runs of two
-processes, one of which is killed. `faults` injects the other faults that docs/torture.md lists. Goal: every finished run equals
-the uninterrupted one bit for bit: the arrays of all checkpoints, the metrics of all steps, the pictures. All processes are real
-`tinygen train` commands in float32. Exits with status 1 if any case fails, and keeps the workdirs of failed cases.
+`kills` trains a small run once without interruption. For each case it starts the run again, kills it with SIGKILL at a
+random instant, after a random step, or during a random save, and restarts the same command. `two` does the same for
+runs of two processes, one of which is killed. `faults` injects the other faults that docs/torture.md lists. Goal: every
+finished run equals the uninterrupted one bit for bit: the arrays of all checkpoints, the metrics of all steps, the
+pictures. All processes are real `tinygen train` commands in float32. Exits with status 1 if any case fails, and keeps
+the workdirs of failed cases.
 """
 
 import argparse
@@ -81,7 +82,11 @@ def define_kills(num: int, in_saves: int, jobs: int) -> Callable[[argparse.Argum
     def define(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--num", type=int, default=num, metavar="N", help="runs to kill (default: %(default)s)")
         parser.add_argument(
-            "--in_saves", type=int, default=in_saves, metavar="N", help="how many of them are killed during a save (default: %(default)s)"
+            "--in_saves",
+            type=int,
+            default=in_saves,
+            metavar="N",
+            help="how many of them are killed during a save (default: %(default)s)",
         )
         parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="parallel runs (default: %(default)s)")
         parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random instants (default: %(default)s)")
@@ -111,10 +116,14 @@ def measure_faults(arguments: argparse.Namespace, folder: Path) -> dict[str, Any
 
 
 COMMANDS = {
-    "kills": Command("kill runs with SIGKILL at any instant", define_kills(50, 15, 2), measure_kills, kills.table, kills.passed),
-    "two": Command("kill one of two processes with SIGKILL", define_kills(10, 3, 1), measure_kills, kills.table, kills.passed),
+    "kills": Command("Kill runs with SIGKILL at any instant", define_kills(50, 15, 2), measure_kills, kills.table, kills.passed),
+    "two": Command("Kill one of two processes with SIGKILL", define_kills(10, 3, 1), measure_kills, kills.table, kills.passed),
     "faults": Command(
-        "inject full disks, damaged files, missing data and other faults", define_faults, measure_faults, cases.table, cases.passed
+        "Inject full disks, damaged files, missing data and other faults",
+        define_faults,
+        measure_faults,
+        cases.table,
+        cases.passed,
     ),
 }
 

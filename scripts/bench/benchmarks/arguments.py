@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.peer import MODES
 
@@ -40,25 +40,33 @@ def comma_separated(one: Callable[[str], T]) -> Callable[[str], list[T]]:
     return parse
 
 
+def add(parser: argparse.ArgumentParser, name: str, kind: Callable[[str], Any], default: Any, metavar: str, text: str) -> None:
+    """Adds a flag whose help shows its default."""
+    parser.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: %(default)s)")
+
+
 def add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="config override, such as precision=bfloat16; repeatable"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="config override, such as precision=bfloat16; repeatable",
     )
 
 
 def add_rounds(parser: argparse.ArgumentParser, default: int, what: str) -> None:
-    parser.add_argument("--rounds", type=positive, default=default, metavar="N", help=f"{what} (default: %(default)s)")
+    add(parser, "--rounds", positive, default, "N", what)
 
 
 def add_peer(parser: argparse.ArgumentParser, modes: str, patience: int) -> None:
-    parser.add_argument("--peer", default="", metavar="PYTHON", help="Python interpreter of the peer, with its packages installed")
-    parser.add_argument(
-        "--peer_modes", type=comma_separated(mode), default=modes, metavar="MODE,...", help="modes of the peer (default: %(default)s)"
-    )
-    parser.add_argument(
+    parser.add_argument("--peer", default="", metavar="PYTHON", help="compare with a peer: a Python interpreter with its packages")
+    add(parser, "--peer_modes", comma_separated(mode), modes, "MODE,...", "modes of the peer")
+    add(
+        parser,
         "--peer_patience",
-        type=seconds,
-        default=patience,
-        metavar="S",
-        help="seconds per turn above which a peer is not timed in rounds (default: %(default)s)",
+        seconds,
+        patience,
+        "S",
+        "longest turn, in seconds, of a peer that takes part in the rounds",
     )

@@ -20,7 +20,7 @@ STAGES = ("trace", "lower", "compile")
 
 
 def measure(recipe: str, sizes: Mapping[str, Sequence[int]], shape: Sequence[int], settings: Sequence[str]) -> dict[str, Any]:
-    """{"runs": [{"name", "cold": {stage: seconds}, "warm": {stage: seconds}}, ...]} for a recipe, or for every combination of `sizes`."""
+    """{"runs": [{"name", "cold": {stage: seconds}, "warm": {stage: seconds}}, ...]} of a recipe, or of all `sizes`."""
     named: dict[str, tuple[Config, Codec]] = {}
     if recipe:
         from tinygen import build
@@ -58,7 +58,7 @@ def compile_in_subprocess(config: Config, codec: Codec, cache: str) -> dict[str,
 
 
 def main() -> None:
-    """In the new process: reads the configuration and the codec, compiles the step and prints the seconds of each stage."""
+    """In the new process: reads configuration and codec, compiles the step, prints the seconds of each stage."""
     request = json.load(sys.stdin)
     ours.prepare_process()
     import jax

@@ -17,7 +17,8 @@ from tinygen.media.vocabulary import Vocabulary
 from tinygen.nn.feed_forward import swiglu_hidden
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_gpt_peer.py"
-PLAIN = dict(positions="learned", feed_forward="gelu", kv_heads=0, tied=True, qk_norm=False, dropout=0.0)  # as in the peer
+# The components of the peer.
+PLAIN = dict(positions="learned", feed_forward="gelu", kv_heads=0, tied=True, qk_norm=False, dropout=0.0)
 
 
 def codec_of(vocabulary: int, length: int) -> Codec:
@@ -29,7 +30,7 @@ def codec_of(vocabulary: int, length: int) -> Codec:
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, rounds: int, python: str, modes: Sequence[str], patience: float) -> str:
-    """A table of the recipe's model, and of the same model with the peer's components, each in three precisions, and the peer.
+    """A table of the recipe's model and of the same with the peer's components, in three precisions, and of the peer.
 
     python: the peer's interpreter, which has torch; "" = no peer
     """

@@ -1,7 +1,7 @@
-"""Overhead of the guards: the training step with and without them, on a batch that stays on the device, in alternating blocks.
+"""Overhead of the guards: alternating blocks of training steps with and without them, on one batch on the device.
 
-With them, the device applies an update only if loss and gradient are finite; the host reads the counter of the previous call
-and looks for spikes. Without them, every update is applied and nothing is read.
+With them, the device applies an update only if loss and gradient are finite; the host reads the counter of the previous
+call and looks for spikes. Without them, every update is applied and nothing is read.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Overhead of the training loop over the step that it runs.
 
-Blocks of the real loop (tinygen/train.py with data, logging at the recipe's interval and the progress bar, but no previews,
-evaluations or saves) alternate with blocks of the bare jitted step on a batch that stays on the device. Each block of the loop
-is compared with the mean of the bare blocks before and after it, which cancels drifts of the machine's speed. Every block ends
-by waiting for the device.
+Blocks of the real loop (tinygen/train.py with data, logging at the recipe's interval and the progress bar, but no
+previews, evaluations or saves) alternate with blocks of the bare jitted step on a batch that stays on the device. Each
+block of the loop is compared with the mean of the bare blocks before and after it, which cancels drifts of the
+machine's speed. Every block ends by waiting for the device.
 """
 
 import itertools

@@ -15,8 +15,9 @@ WHOLE = float(2**20)  # MiB of logits at once: more than any model has
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: int) -> str:
-    """A table of temporary memory as planned by XLA: of the loss with its gradient, and of the recipe's training step."""
-    config = config_lib.change(gpt_step.load_recipe(recipe, settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
+    """A table of temporary memory, as planned by XLA: of the loss with its gradient, and of the whole training step."""
+    changes = dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1))
+    config = config_lib.change(gpt_step.load_recipe(recipe, settings), changes)
     length, width, own = config.data.length, config.model.width, config.objective.logits_mib
     codec = gpt_step.codec_of(vocabulary, length)
 

@@ -17,7 +17,7 @@ FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", 
 
 
 def busy_share(seconds: float = 2.0) -> float:
-    """Share of the CPU in use over the next seconds. Without /proc/stat: the load average of the last minute over the number of CPUs."""
+    """Share of the CPU in use over the next seconds; without /proc/stat, the load average per CPU."""
     if not Path("/proc/stat").exists():
         return os.getloadavg()[0] / (os.cpu_count() or 1)
 

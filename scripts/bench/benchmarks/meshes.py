@@ -1,4 +1,4 @@
-"""A training step on several meshes and batch sizes: what each device computes, holds and sends, and the time per step."""
+"""A training step on several meshes and batch sizes: what each device computes, holds and sends; time per step."""
 
 import statistics
 import time
@@ -17,7 +17,11 @@ from tinygen.training.preflight import check_batch_size
 def measure(
     recipe: str, settings: Sequence[str], vocabulary: int, meshes: Sequence[tuple[int, int]], batch_sizes: Sequence[int], steps: int
 ) -> str:
-    """A table. meshes: (data, tensor); steps: timed steps of each, one layout after another, since several do not fit in memory."""
+    """A table.
+
+    meshes: (data, tensor)
+    steps: timed steps of each mesh, one mesh after another, since several do not fit in memory
+    """
     config = gpt_step.load_recipe(recipe, settings)
     codec = gpt_step.codec_of(vocabulary, config.data.length)
     lines = [

@@ -56,7 +56,7 @@ def grid(options: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
 
 
 def configuration(chosen: Mapping[str, int], settings: Sequence[str]) -> Config:
-    """The default configuration with a DiT of these sizes and `settings`, each "key=value" as in `--config.key=value`."""
+    """The default configuration with a DiT of these sizes and "key=value" `settings`, as in `--config.key=value`."""
     model = {key: chosen[key] for key in OPTIONS}
     config = config_lib.base(batch_size=chosen["batch_size"], model=dict(name="microdit", **model), objective=dict(name="flow"))
     return override(config, settings)

@@ -20,7 +20,7 @@ SLICE = 0.1  # seconds of products timed together, so that dispatch is negligibl
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
-    """FLOP/s of each shape and dtype, in about `seconds` per dtype; shapes that would exceed the remaining time are skipped.
+    """FLOP/s of each shape and dtype, in about `seconds` per dtype; shapes that would take longer are skipped.
 
     The arithmetic is that of the models: float32, or bfloat16 operands accumulated in float32.
     """

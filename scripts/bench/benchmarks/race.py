@@ -34,7 +34,7 @@ def measure(
     opponents: Opponents,
     product_seconds: float,
 ) -> dict[str, Any]:
-    """Measures `work` for every combination of `sizes`: {"products": ..., "runs": [{sizes, "contestants": [...]}, ...]}.
+    """Measures `work` for all combinations of `sizes`: {"products", "runs": [{sizes, "contestants": [...]}, ...]}.
 
     settings: "key=value" overrides of tinygen's configuration
     against: additional overrides, one contestant each
@@ -94,7 +94,7 @@ def compete(
 
 
 def speed(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float]:
-    """Images per second, and `ratio`: the speed of the first contestant relative to this one, as the median of the per-round ratios."""
+    """Images per second, and `ratio`: the speed of the first contestant relative to this one, by the median over rounds."""
     if not row["seconds"]:
         return {}
     seconds = row["seconds"] if row.get("raced", True) else row["seconds"] * len(first["seconds"])
@@ -120,7 +120,10 @@ def peer_options(work: str, config: Config, shape: Sequence[int], settings: Sequ
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [head(result["machine"]), f"medians of {result['rounds']} rounds; settings: {' '.join(result['settings']) or 'defaults'}"]
+    lines = [
+        head(result["machine"]),
+        f"medians of {result['rounds']} rounds; settings: {' '.join(result['settings']) or 'defaults'}",
+    ]
     wide = max(len(row["name"]) for run in result["runs"] for row in run["contestants"])
     for run in result["runs"]:
         first = run["contestants"][0]

@@ -24,7 +24,8 @@ LIMIT = 600  # seconds until the first step
 class Checkout:
     """A checkout of tinygen whose commands are timed, with its own folder for runs.
 
-    `train` and `sample` return wall-clock seconds. They raise UserError with the last line of stderr if the command fails.
+    `train` and `sample` return wall-clock seconds. They raise UserError with the last line of stderr if the command
+    fails.
     """
 
     def __init__(self, tree: Path, recipe: str, num: int, folder: Path):
@@ -72,7 +73,11 @@ class Checkout:
         }
         with self.errors.open("wb") as errors:
             return subprocess.Popen(
-                [sys.executable, "-m", "tinygen", *words], env=environment, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=errors
+                [sys.executable, "-m", "tinygen", *words],
+                env=environment,
+                cwd=self.folder,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
             )
 
     def _failed(self, command: str) -> None:
@@ -81,7 +86,7 @@ class Checkout:
 
 
 def measure(recipe: str, num: int, rounds: int, against: Sequence[Path]) -> dict[str, Any]:
-    """{"runs": [{"name", "train": [seconds], "sample": [seconds]}, ...]} of this checkout and the others, which take turns.
+    """{"runs": [{"name", "train": [seconds], "sample": [seconds]}, ...]} of this and other checkouts, in turns.
 
     The first round compiles and is not counted.
     """

@@ -1,7 +1,8 @@
 """The worker's side of the protocol between `peer.Peer` and a peer, which runs under another Python interpreter.
 
-The worker prints JSON lines to standard output: first {"ready": facts} or {"error": reason}, then {"seconds": s} after each turn,
-which it takes for every line "turn" on standard input. It exits at the end of its input. Between turns it only waits for input.
+The worker prints JSON lines to standard output: first {"ready": facts} or {"error": reason}, then {"seconds": s} after
+each turn, which it takes for every line "turn" on standard input. It exits at the end of its input. Between turns it
+only waits for input.
 """
 
 import json

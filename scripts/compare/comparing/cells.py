@@ -1,4 +1,4 @@
-"""One cell of a comparison: samples of a run with a number of network evaluations and sampler settings, shown and scored."""
+"""A cell of a comparison: samples of a run with given network evaluations and sampler settings, shown and scored."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,10 @@ ROWS, COLUMNS = 10, 6  # samples shown per cell; one row per class, if there are
 
 
 def draw_samples(run: Path, folder: Path, num: int, settings: Sequence[str]) -> dict[str, Any]:
-    """Draws `num` samples into `folder`, unless already done, and returns its samples.json. settings: flags of `tinygen sample`"""
+    """Draws `num` samples into `folder`, unless already done, and returns its samples.json.
+
+    settings: flags of `tinygen sample`
+    """
     command = [f"--ckpt={run}", f"--num={num}", *settings]
     marker = folder / "command.json"
     if not (marker.exists() and json.loads(marker.read_text("utf-8")) == command):

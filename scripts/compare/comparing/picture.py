@@ -1,4 +1,4 @@
-"""The figure of a comparison: rows are ways of sampling, columns numbers of network evaluations, with scores below the samples."""
+"""The figure of a comparison: ways of sampling by numbers of network evaluations, with scores below the samples."""
 
 import textwrap
 from collections.abc import Sequence
@@ -18,7 +18,12 @@ GREY = "0.35"
 
 
 class Cell(NamedTuple):
-    """pictures: uint8 [N, H, W, C]; caption: lines of text below; reason: why there are no pictures, if there are none"""
+    """A cell.
+
+    pictures: uint8 [N, H, W, C]
+    caption: lines of text below
+    reason: why there are no pictures, if there are none
+    """
 
     pictures: np.ndarray | None = None
     caption: Sequence[str] = ()
@@ -70,5 +75,12 @@ def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], acro
                 axes.text(0.5, 0.5, reason, ha="center", va="center", fontsize=8.5, color=GREY, transform=axes.transAxes)
             else:
                 axes.imshow(sheet.squeeze(), cmap="gray", vmin=0, vmax=255, aspect="auto")
-            write(left + WIDTH / 2, top + height + 0.05, "\n".join(cell.caption), ha="center", fontsize=8.5, linespacing=1.25)
+            write(
+                left + WIDTH / 2,
+                top + height + 0.05,
+                "\n".join(cell.caption),
+                ha="center",
+                fontsize=8.5,
+                linespacing=1.25,
+            )
     figure.savefig(path)

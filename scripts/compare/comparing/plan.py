@@ -1,4 +1,4 @@
-"""The plan of a comparison, checked before any training: arms, which are trained, and rows, which are ways of sampling them."""
+"""The plan of a comparison, checked before training: arms, which are trained, and rows, ways of sampling them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 def arms_of(words: Sequence[str], overrides: list[str]) -> list[Arm]:
-    """The arms of NAME=RECIPE. Raises UserError for malformed or repeated ones, recipes without `nfe`, and recipes of different data."""
+    """The arms of NAME=RECIPE. Raises UserError for invalid or repeated ones, and for recipes without `nfe` or of other data."""
     arms: dict[str, Arm] = {}
     for word in words:
         name, _, recipe = word.partition("=")
@@ -61,7 +61,7 @@ def arms_of(words: Sequence[str], overrides: list[str]) -> list[Arm]:
 
 
 def rows_of(arms: Sequence[Arm], sampling: Sequence[str], nfes: Sequence[int]) -> list[Row]:
-    """The rows of all arms. Raises UserError for settings that an arm does not have, and for rows without any possible cell."""
+    """The rows of all arms. Raises UserError for settings that an arm lacks, and for rows without any possible cell."""
     chosen: dict[str, list[str]] = {arm.name: [] for arm in arms}
     for word in sampling:
         name, colon, settings = word.partition(":")
@@ -80,7 +80,7 @@ def rows_of(arms: Sequence[Arm], sampling: Sequence[str], nfes: Sequence[int]) -
 
 
 def settings_of(words: str, config: Config) -> dict[str, Any]:
-    """{"sampler": "euler", "guidance": 1.0} from "sampler=euler,guidance=1". Raises UserError for settings the objective lacks."""
+    """{"sampler": "euler", "guidance": 1.0} of "sampler=euler,guidance=1". Raises UserError for unknown settings."""
     found: dict[str, Any] = {}
     for word in filter(None, words.split(",")):
         name, _, value = word.partition("=")

@@ -18,10 +18,10 @@ from tinygen.errors import UserError
 from tinygen.evaluation.features import load
 
 TINYGEN = [sys.executable, "-m", "tinygen"]
-# loss: the training loss, whose scale depends on the weights of examples | raw_loss: without these weights | velocity_loss: flow
-# matching's loss, for objectives that learn something else
+# loss: the training loss, whose scale depends on the weights of examples | raw_loss: without these weights |
+# velocity_loss: flow matching's loss, for objectives that learn something else
 HELD_OUT = ("loss", "raw_loss", "velocity_loss")
-RATE_STEPS = 100  # steps of the run that measures the training speed; it is logged five times, and the first one is ignored
+RATE_STEPS = 100  # steps to measure the training speed; it is logged five times, and the first one is ignored
 
 
 def call(command: str, *arguments: str) -> None:
@@ -42,7 +42,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def train(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[str]) -> list[Path]:
-    """Trains the stages of an arm, each starting from the averaged weights of the one before, and returns their workdirs.
+    """Trains an arm's stages, each from the averaged weights of the one before, and returns their workdirs.
 
     settings: overrides for all stages, --config.KEY=VALUE
     Raises UserError if a stage is stopped before its end, and if a workdir was created by a different command.
@@ -54,7 +54,7 @@ def train(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[str
         command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *init, *settings]
         record = folder / f"{number}.json"
         if record.exists() and json.loads(record.read_text("utf-8")) != command:
-            raise UserError(f"{workdir} was created by a different command ({record}): choose another --out, or remove that arm's folder")
+            raise UserError(f"{workdir} was created by a different command ({record}): choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(command))
         if not finished(workdir):

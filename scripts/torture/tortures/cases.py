@@ -118,7 +118,7 @@ def make_scene(setup: Setup, folder: Path) -> Scene:
 
 
 def stop(setup: Setup, workdir: Path, step: int) -> Path:
-    """A run killed shortly after `step` and not during a save, with two complete checkpoints. Raises Broken if that fails."""
+    """A run killed soon after `step`, not during a save, with two complete checkpoints. Raises Broken if that fails."""
     for _ in range(5):
         with Run(setup, workdir) as run:
             run.until(step)
@@ -140,7 +140,8 @@ def measure(
     scene = scene or make_scene(setup, folder)
     results = {}
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(attempt, fault, Case(scene, folder / re.sub(r"\W+", "-", name))): name for name, fault in faults.items()}
+        workdirs = {name: folder / re.sub(r"\W+", "-", name) for name in faults}
+        futures = {pool.submit(attempt, fault, Case(scene, workdirs[name])): name for name, fault in faults.items()}
         for future in as_completed(futures):
             name, result = futures[future], future.result()
             results[name] = result
@@ -161,7 +162,14 @@ def attempt(fault: Callable[[Case], None], case: Case) -> dict[str, Any]:
         shutil.rmtree(case.workdir, ignore_errors=True)
     kept = str(case.workdir) if case.failures else ""
     injected = " ".join((fault.__doc__ or "").split())
-    return dict(injected=injected, output=case.output, checked=case.checked, failures=case.failures, skipped=skipped, workdir=kept)
+    return dict(
+        injected=injected,
+        output=case.output,
+        checked=case.checked,
+        failures=case.failures,
+        skipped=skipped,
+        workdir=kept,
+    )
 
 
 def verdict(result: dict[str, Any]) -> str:

@@ -123,7 +123,7 @@ FAULTS: dict[str, Callable[[Case], None]] = {
 
 
 def damage_newest(case: Case, damage: Callable[[Path], None]) -> None:
-    """Damages the newest checkpoint, which must be named and set aside as it is; the run must resume from the one before."""
+    """Damages the newest checkpoint. It must be named and set aside, and the run must resume from the one before."""
     case.copy_stopped()
     before, newest = whole(case.workdir)[-2:]
     damage(case.folder(newest))

@@ -17,7 +17,7 @@ from tortures.compare import differences, wrong_sums
 from tortures.runs import Broken, Run, Setup, await_save, finish, save_durations, torn, whole
 
 PLACES = ("save", "start-up", "before the first checkpoint", "training")
-PATIENCE = 30  # seconds after setup.timeout by which the other process must have exited: it may only just have started to wait
+PATIENCE = 30  # seconds in addition to setup.timeout in which the other process must exit
 TRIES = 12  # attempts to kill during a save; each halves the longest wait
 
 
@@ -65,7 +65,8 @@ def measure_reference(setup: Setup, jobs: int, folder: Path) -> Reference:
 def measure(setup: Setup, num: int, in_saves: int, jobs: int, seed: int, folder: Path) -> dict[str, Any]:
     """{"cases": [...], "seconds", "saving"}: `num` killed runs, the first `in_saves` of which are killed during a save.
 
-    Half of the others are killed after a random step, half at a random instant of the whole run, most of which may be start-up.
+    Half of the others are killed after a random step, half at a random instant of the whole run, most of which may be
+    start-up.
     """
     folder.mkdir(parents=True)
     reference = measure_reference(setup, jobs, folder)
@@ -78,7 +79,11 @@ def measure(setup: Setup, num: int, in_saves: int, jobs: int, seed: int, folder:
             show(line(cases[-1], len(cases), num))
     finally:
         pool.shutdown(cancel_futures=True)
-    return {"cases": sorted(cases, key=lambda each: each["case"]), "seconds": reference.seconds, "saving": reference.saving}
+    return {
+        "cases": sorted(cases, key=lambda each: each["case"]),
+        "seconds": reference.seconds,
+        "saving": reference.saving,
+    }
 
 
 def case(setup: Setup, reference: Reference, folder: Path, seed: int, index: int, moment: str) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def case(setup: Setup, reference: Reference, folder: Path, seed: int, index: int
 
 
 def kill(setup: Setup, reference: Reference, workdir: Path, chance: random.Random, moment: str, tries: int) -> dict[str, Any] | None:
-    """Kills a run at a random instant, after a random step, or during a random save. Returns None if it had already ended."""
+    """Kills a run at a random instant, after a random step or during a random save; None if it had already ended."""
     problems = []
     with Run(setup, workdir) as run:
         if moment == "save":
@@ -135,7 +140,9 @@ def deleted_too_early(setup: Setup, workdir: Path) -> list[str]:
     """Describes a checkpoint that was deleted before the next one was complete."""
     begun = [int(name.partition(".")[0]) for name in torn(workdir)]
     before = max(begun, default=0) - setup.checkpoint_every
-    return [f"checkpoints/{before} was deleted before the next one was complete"] if before > 0 and before not in whole(workdir) else []
+    if before <= 0 or before in whole(workdir):
+        return []
+    return [f"checkpoints/{before} was deleted before the next one was complete"]
 
 
 def restart(setup: Setup, reference: Reference, workdir: Path, newest: int, left: list[str]) -> list[str]:
@@ -167,7 +174,8 @@ def line(found: dict[str, Any], done: int, num: int) -> str:
     """The progress line of a case."""
     ending = "equal" if found["equal"] else f"FAILED: {'; '.join(found['problems'])} (kept: {found['workdir']})"
     again = f", {found['tries']} attempts" if found["tries"] > 1 else ""
-    whose = f" (process {found['victim']}; the other exited {found['waited']:.1f} s later)" if len(found["statuses"]) > 1 else ""
+    pair = len(found["statuses"]) > 1
+    whose = f" (process {found['victim']}; the other exited {found['waited']:.1f} s later)" if pair else ""
     moment = f"killed after {found['after']:.2f} s ({found['where']}){whose}"
     return f"{done} of {num}: {moment}, newest checkpoint {found['newest']}{again}: {ending}"
 

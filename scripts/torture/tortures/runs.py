@@ -54,7 +54,8 @@ class Setup:
         return [*TINYGEN, "train", f"--config={self.recipe}", f"--workdir={workdir}", *(f"--config.{key}={keys[key]}" for key in keys)]
 
     def environment(self) -> dict[str, str]:
-        own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}  # such as a shared compilation cache
+        # Without JAX_*, such as a shared compilation cache.
+        own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
         own |= dict(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=1", XDG_CACHE_HOME=str(self.home))
         own["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         return own
