@@ -146,7 +146,7 @@ def test_a_peer_that_fails_is_one_line_and_status_2(raced, arguments, said, caps
 OPTIONS = dict(work="step", mode="eager", size=8, channels=3, patch=2, width=16, depth=1, heads=2, classes=4, batch_size=2, nfe=2)
 
 
-def test_an_interpreter_without_torch_is_told_so(raced, tmp_path, monkeypatch, capsys):
+def test_an_interpreter_without_torch_is_reported(raced, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench_script.peer, "WORKER", SCRIPTS / "bench_peer.py")
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -11,7 +11,7 @@ from tinygen.errors import UserError
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch):
-    """A machine of which nothing is asked or set."""
+    """An idle machine whose process settings stay as they are."""
     monkeypatch.setattr(bench.machine, "busy_share", lambda: 0.0)
     monkeypatch.setattr(bench.ours, "prepare_process", bool)
 
@@ -38,7 +38,7 @@ def test_a_first_step_and_its_run_s_samples_are_timed_of_two_trees_in_turns(tmp_
     assert shown.count(str(REPOSITORY)) == 2
 
 
-def test_a_command_that_fails_is_named_with_the_last_that_it_said(tmp_path):
+def test_a_command_that_fails_is_named_with_its_last_line_of_output(tmp_path):
     checkout = start.Checkout(REPOSITORY, "no_such_recipe", 1, tmp_path)
     with pytest.raises(UserError, match=r"tinygen train in .* failed: .*no_such_recipe"):
         checkout.train()

@@ -34,7 +34,7 @@ def recipe(tiny, tmp_path):
 
 @pytest.fixture
 def asked(bench, monkeypatch):
-    """asked("step", ...): the keywords that a command line comes to."""
+    """asked("step", ...): the arguments of `race.measure` for a command line."""
 
     def run(*arguments):
         calls = []
@@ -190,12 +190,12 @@ def test_help_names_every_command_at_once_without_jax():
 
 @pytest.mark.slow
 def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tmp_path, monkeypatch, capsys):
-    """The number of steps that each took, not their time."""
+    """Tests the number and order of the steps, not their time."""
     order = []
     advance = logger.RunLogger.advance
 
     class Counted:
-        """A jitted or compiled step that notes its calls."""
+        """A jitted or compiled step that records its calls."""
 
         def __init__(self, step):
             self.step = step

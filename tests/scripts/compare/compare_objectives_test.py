@@ -1,4 +1,4 @@
-"""Objectives side by side: each is trained once on the same budget, its cells are drawn and scored once, mistakes are told before."""
+"""compare_objectives.py: arms are trained once, cells are drawn and scored once, mistakes are reported first."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What tinygen was called with; a run and samples leave what real ones do. The judge reads zero whatever it sees."""
+    """The calls of tinygen, which are faked: runs and samples write the same files as real ones. The judge always reads 0."""
     made = []
 
     def call(command, *arguments):
@@ -71,7 +71,7 @@ def calls(monkeypatch):
 
 
 def write_samples(folder, num, **provenance):
-    """Pictures whose grey level is their number."""
+    """Pictures whose grey level is their index."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"file": f"{index:05d}.png", "label": index % 10} for index in range(num)]
     for index, row in enumerate(rows):
@@ -81,7 +81,7 @@ def write_samples(folder, num, **provenance):
 
 @pytest.fixture
 def compare(recipe, tmp_path):
-    """Compares two arms, and with them others: the exit status."""
+    """compare(*arguments): the exit status of a comparison of two arms, and of others in `arms`."""
 
     def run(*arguments, arms=("", ":meanflow"), nfe="4"):
         named = [f"--arm={name}={recipe}{variant}" for name, variant in zip(("one", "two"), arms, strict=False)]

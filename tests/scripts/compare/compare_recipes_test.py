@@ -1,4 +1,4 @@
-"""Recipes side by side: each arm's stages follow each other, what is done is not done again, and the table says what came of it."""
+"""compare_recipes.py: an arm's stages are trained one after another, finished work is not repeated, and the table."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ STEPS = [{"step": 1, "loss": 2.0}, {"step": 10, "steps_per_s": 5.0}, {"step": 20
 
 @pytest.fixture(autouse=True)
 def recipes(tmp_path, monkeypatch):
-    """Recipes a.py and b.py where the script runs, and features called toy."""
+    """Recipes a.py and b.py in the current folder, and features named toy."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     for name in ("a.py", "b.py"):
@@ -37,13 +37,13 @@ def recipes(tmp_path, monkeypatch):
 
 @pytest.fixture
 def losses():
-    """What an evaluation finds besides the loss."""
+    """Losses that an evaluation reports in addition to `loss`."""
     return {}
 
 
 @pytest.fixture
 def calls(monkeypatch, losses):
-    """What tinygen was called with; a run leaves the lines that a real one does."""
+    """The calls of tinygen, which are faked: a run writes the same files as a real one."""
     made = []
 
     def call(command, *arguments):
@@ -110,7 +110,7 @@ def test_what_is_finished_is_not_done_again(calls, tmp_path):
     }
 
 
-def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
+def test_a_failed_run_ends_the_comparison_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "TINYGEN", ["false"])
     assert run(tmp_path, "--seeds=0") == 2
     assert "compare_recipes: tinygen train --config=a.py" in capsys.readouterr().err
@@ -163,7 +163,7 @@ def sweep(tmp_path, recipe, *arguments):
 
 
 def trained(calls):
-    """{arm: overrides} of the trainings."""
+    """{arm: overrides} of the training runs."""
     return {Path(call[2]).parts[-3]: call[4:] for call in calls if call[0] == "train"}
 
 
@@ -177,7 +177,7 @@ def test_a_sweep_trains_the_recipe_and_each_of_its_changes(calls, swept, tmp_pat
     }
 
 
-def test_of_a_sweep_what_the_variant_has_already_is_left_out(calls, swept, tmp_path):
+def test_entries_that_the_variant_already_has_are_left_out_of_a_sweep(calls, swept, tmp_path):
     assert sweep(tmp_path, f"{swept}:small") == 0
     assert trained(calls).keys() == {"recipe", "lr=2e-3", "wide"}
 

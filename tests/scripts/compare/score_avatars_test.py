@@ -1,4 +1,4 @@
-"""The fixed rule that reads drawn faces: right on real ones, on painted ones, and against captions in plain words."""
+"""score_avatars.py: the rule is right on real and on painted faces, and reads what prompts request."""
 
 import io
 import itertools
@@ -106,7 +106,7 @@ def test_frames_of_any_colour_are_glasses_and_a_black_line_or_a_shadow_is_not(sk
 
 
 def test_every_colour_has_a_nearest_one():
-    """None is so far from a palette that all its weights underflow to 0."""
+    """No colour is so far from a palette that all its weights underflow to 0."""
     grid = np.array(list(itertools.product(range(0, 256, 51), repeat=3)), np.float64)
     plain = np.broadcast_to(grid[:, None, None], (len(grid), 32, 32, 3))
     with np.errstate(all="raise", under="ignore"):

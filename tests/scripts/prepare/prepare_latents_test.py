@@ -1,4 +1,4 @@
-"""scripts/prepare/prepare_latents.py: what it writes, what it refuses before it encodes, and what it leaves behind."""
+"""scripts/prepare/prepare_latents.py: what it writes, and what it refuses before it encodes."""
 
 import dataclasses
 import shutil
@@ -17,7 +17,7 @@ from tinygen.pretrained import autoencoder
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The latents of 8x8 digits. Shared: only to be read."""
+    """The latents of 8x8 digits; shared, so read-only."""
     return patch_autoencoder.make(tmp_path_factory.mktemp("latents"))
 
 
@@ -30,7 +30,7 @@ def prepare(made, monkeypatch):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """A copy of the folder, to be spoilt."""
+    """A copy of the folder, to be damaged."""
     return shutil.copytree(made.folder, tmp_path / "copy")
 
 
