@@ -1,11 +1,11 @@
-"""Throughput of Inception-v3 features in images per second, compared with pytorch-fid.
+"""Speed of Inception-v3 feature extraction on this machine, against pytorch-fid's.
 
     python scripts/bench/bench_features.py [--batch_size=8,16,32] [--images=32] [--rounds=6] [--peer=PYTHON]
 
-Only the networks are timed: weights are random, and the images are noise of 299x299. Contestants process `--images` images in turn,
-in an order that is reversed every round: tinygen at each batch size, and pytorch-fid's InceptionV3 (`--peer`, an interpreter that
-has torch, torchvision and pytorch-fid; it runs `bench_features_peer.py`). A busy machine slows all of them down; the reported ratio
-is the median of the rounds' ratios.
+Weights are random and inputs are 299x299 noise, so only the network is timed. tinygen at each batch size and
+pytorch-fid's InceptionV3 (`--peer`, a Python interpreter with torch, torchvision and pytorch-fid, which runs
+`bench_features_peer.py`) take turns of `--images` images, in an order that is reversed every round. On a busy machine
+all of them are slower; the reported ratio is the median of the per-round ratios.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from benchmarks import machine, peer, turns
+from benchmarks import arguments, machine, peer, turns
 from flax import nnx
 from flax.traverse_util import unflatten_dict
 
@@ -28,25 +28,30 @@ WORKER = Path(__file__).resolve().with_name("bench_features_peer.py")
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measures how many images a second Inception-v3 makes features of.")
-    parser.add_argument("--batch_size", type=lambda text: [int(size) for size in text.split(",")], default=[8, 16, 32], metavar="B,...")
-    parser.add_argument("--images", type=int, default=32, metavar="N", help="images per turn (32)")
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="turns per contestant (6)")
-    parser.add_argument("--peer", default="", metavar="PYTHON", help="an interpreter that has torch, torchvision and pytorch-fid")
-    arguments = parser.parse_args(argv)
-    print(f"others use {machine.busy_share():.0%} of this machine's processors")
+    parser = argparse.ArgumentParser(description="Measure the speed of Inception-v3 feature extraction.")
+    arguments.add(parser, "--batch_size", arguments.comma_separated(int), "8,16,32", "B,...", "images per batch")
+    arguments.add(parser, "--images", int, 32, "N", "images per turn")
+    arguments.add_rounds(parser, 6, "turns of each")
+    parser.add_argument(
+        "--peer",
+        default="",
+        metavar="PYTHON",
+        help="Python interpreter with torch, torchvision and pytorch-fid, to compare with",
+    )
+    args = parser.parse_args(argv)
+    print(f"other processes use {machine.busy_share():.0%} of the CPU")
     try:
-        print(measured(arguments.batch_size, arguments.images, arguments.rounds, arguments.peer))
+        print(measure(args.batch_size, args.images, args.rounds, args.peer))
     except UserError as error:
         print(f"bench_features: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def measured(sizes: list[int], images: int, rounds: int, python: str) -> str:
-    """A table: images a second, and how many times as fast as the peer, where there is one."""
-    if odd := [size for size in sizes if size < 1 or images % size]:
-        raise UserError(f"--images={images} is not a multiple of --batch_size={odd[0]}")
+def measure(sizes: list[int], images: int, rounds: int, python: str) -> str:
+    """A table of images per second and, with a peer, the speed relative to it."""
+    if wrong := [size for size in sizes if size < 1 or images % size]:
+        raise UserError(f"--images={images} is not a multiple of --batch_size={wrong[0]}")
     with contextlib.ExitStack() as stack:
         opponents = {}
         if python:
@@ -55,19 +60,19 @@ def measured(sizes: list[int], images: int, rounds: int, python: str) -> str:
                 peer.started(python, "eager", options, patience=120.0, worker=WORKER, needs="torch, torchvision and pytorch-fid")
             )
             if not worker.prepare():
-                raise UserError("the peer takes more than two minutes a turn: fewer --images")
+                raise UserError("the peer takes more than two minutes per turn: reduce --images")
             opponents["pytorch-fid"] = worker.turn
         contestants = {f"ours, batches of {size}": ours(size, images) for size in sizes} | opponents
         seconds = dict(zip(contestants, turns.take(list(contestants.values()), rounds), strict=True))
     lines = []
     for name, own in seconds.items():
-        beside = f"  {turns.ratio(own, seconds['pytorch-fid']):.2f}x" if python else ""
-        lines.append(f"{name:<24} {images / statistics.median(own):7.2f} images/s{beside}")
+        ratio = f"  {turns.ratio(own, seconds['pytorch-fid']):.2f}x" if python else ""
+        lines.append(f"{name:<24} {images / statistics.median(own):7.2f} images/s{ratio}")
     return "\n".join(lines)
 
 
 def ours(batch_size: int, images: int) -> Callable[[], float]:
-    """A turn, compiled."""
+    """A compiled turn: extracts features from `images` images."""
     graphdef, shapes = inception.graph()
     random = np.random.default_rng(0)
     arrays = {path: random.normal(0, 0.02, shape).astype(np.float32) for path, shape in shapes.items()}

@@ -1,6 +1,7 @@
-"""The other side of `bench_features.py --peer`: pytorch-fid's InceptionV3 on the CPU, with its initial weights.
+"""The peer of `bench_features.py --peer`: pytorch-fid's InceptionV3 on the CPU, with its initial weights.
 
-It runs under an interpreter that has torch, torchvision and pytorch-fid, and speaks the lines of `benchmarks.worker`.
+It runs under a Python interpreter with torch, torchvision and pytorch-fid, and speaks the protocol of
+`benchmarks.worker`.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from benchmarks.worker import serve
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The peer of bench_features.py, which starts it.")
+    parser = argparse.ArgumentParser(description="The peer process of bench_features.py, which starts it.")
     parser.add_argument("--mode", choices=("eager",), required=True)
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--images", type=int, required=True)
@@ -22,12 +23,12 @@ def main() -> int:
 
 
 def inception(options: argparse.Namespace) -> tuple[Callable[[], None], dict[str, Any]]:
-    """(a turn, what is worth knowing of the peer)"""
-    # By name: they are installed for another interpreter than this project's, whose type checker never sees them.
+    """(a turn, facts about the peer)"""
+    # Imported by name: they are installed for another interpreter, so the type checker cannot resolve them.
     modules: list[Any] = [importlib.import_module(name) for name in ("torch", "pytorch_fid.inception")]
     torch, peer = modules
     blank = peer._inception_v3(num_classes=1008, aux_logits=False, weights=None).state_dict()
-    peer.load_state_dict_from_url = lambda *_, **__: blank  # it knows no other way of being given weights
+    peer.load_state_dict_from_url = lambda *_, **__: blank  # there is no other way to pass weights
     network = peer.InceptionV3([3], resize_input=False, normalize_input=False).eval()
     batch = 2 * torch.rand(options.batch_size, 3, 299, 299) - 1
 

@@ -1,7 +1,8 @@
 """The peer of `bench_gpt.py step --peer`: a training step of GPT-2's network in PyTorch, on the CPU.
 
-It runs under an interpreter that has torch, and communicates through `benchmarks.worker`. Pre-norm blocks, learned positions, GELU,
-PyTorch's own attention, the output layer tied to the embedding; AdamW, the global norm clipped at 1. For `--mode` see `bench_peer.py`.
+It runs under a Python interpreter with torch, and speaks the protocol of `benchmarks.worker`. Pre-norm blocks, learned
+positions, GELU, PyTorch's scaled dot-product attention, tied embeddings; AdamW with the global norm clipped at 1.
+`--mode` is as in `bench_peer.py`.
 """
 
 import argparse
@@ -16,7 +17,7 @@ SIZES = ("width", "depth", "heads", "hidden", "vocabulary", "length", "batch_siz
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The peer of bench_gpt.py, which starts it.")
+    parser = argparse.ArgumentParser(description="The peer process of bench_gpt.py, which starts it.")
     parser.add_argument("--mode", choices=("eager", "bf16", "compile", "compile_bf16"), required=True)
     for name in SIZES:
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -25,8 +26,8 @@ def main() -> int:
 
 
 def training(options: argparse.Namespace) -> tuple[Callable[[], float], dict[str, Any]]:
-    """(a step, what is worth knowing of the peer)"""
-    # By name: it is installed for another interpreter than this project's, whose type checker never sees it.
+    """(a step, facts about the peer)"""
+    # Imported by name: it is installed for another interpreter, so the type checker cannot resolve it.
     torch = importlib.import_module("torch")
     torch.manual_seed(0)
     model = network(torch, options)
@@ -56,25 +57,25 @@ def network(torch: Any, options: argparse.Namespace) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
             self.feed_forward = nn.Sequential(nn.Linear(width, options.hidden), nn.GELU(), nn.Linear(options.hidden, width))
 
         def forward(self, x: Any) -> Any:
             B, T, _ = x.shape
-            q, k, v = self.inward(self.attention_norm(x)).view(B, T, 3, options.heads, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = self.qkv(self.attention_norm(x)).view(B, T, 3, options.heads, -1).permute(2, 0, 3, 1, 4)
             mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.outward(mixed.transpose(1, 2).reshape(B, T, width))
+            x = x + self.out(mixed.transpose(1, 2).reshape(B, T, width))
             return x + self.feed_forward(self.feed_forward_norm(x))
 
     class GPT(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.places = nn.Embedding(options.vocabulary, width), nn.Embedding(options.length, width)
+            self.tokens, self.positions = nn.Embedding(options.vocabulary, width), nn.Embedding(options.length, width)
             self.blocks = nn.Sequential(*(Block() for _ in range(options.depth)))
             self.norm = nn.LayerNorm(width)
 
         def forward(self, tokens: Any) -> Any:
-            x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+            x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
             return nn.functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
     return GPT()

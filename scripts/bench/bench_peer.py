@@ -1,10 +1,10 @@
-"""The peer of `bench.py --peer`: the same DiT in PyTorch, with diffusers' DiTTransformer2DModel, on the CPU.
+"""The peer of `bench.py --peer`: the same DiT in PyTorch, as diffusers' DiTTransformer2DModel, on the CPU.
 
-It runs under an interpreter that has torch and diffusers, and communicates through `benchmarks.worker`.
+It runs under a Python interpreter with torch and diffusers, and speaks the protocol of `benchmarks.worker`.
 
-`--work=step`: rectified flow on one batch of noise, AdamW, the global norm clipped at 1, an average of the weights. `--work=sampling`:
-a batch of samples by Euler's method, without gradients. `--mode`: eager, or compile (torch.compile); bf16 and compile_bf16 under
-autocast to bfloat16.
+`--work=step` takes a training step: rectified flow on a fixed batch of noise, AdamW, the global norm clipped at 1,
+averaged weights. `--work=sampling` draws a batch of samples with Euler steps, without gradients. `--mode` is eager or
+compile (torch.compile); bf16 and compile_bf16 run under autocast to bfloat16.
 """
 
 import argparse
@@ -19,7 +19,7 @@ MODES = ("eager", "bf16", "compile", "compile_bf16")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The peer of bench.py, which starts it.")
+    parser = argparse.ArgumentParser(description="The peer process of bench.py, which starts it.")
     parser.add_argument("--work", choices=("step", "sampling"), required=True)
     parser.add_argument("--mode", choices=MODES, required=True)
     for name in ("size", "channels", "patch", "width", "depth", "heads", "classes", "batch_size", "nfe"):
@@ -29,8 +29,8 @@ def main() -> int:
 
 
 def prepare(options: argparse.Namespace) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """(one piece of the work, what is worth knowing of the peer)"""
-    # By name: they are installed for another interpreter than this project's, whose type checker never sees them.
+    """(a turn, facts about the peer)"""
+    # Imported by name: they are installed for another interpreter, so the type checker cannot resolve them.
     torch, diffusers = map(importlib.import_module, ("torch", "diffusers"))
     torch.manual_seed(0)
     model = diffusers.DiTTransformer2DModel(
@@ -86,7 +86,7 @@ def sampling(torch: Any, model: Any, options: argparse.Namespace) -> Callable[[]
 
 
 def forward(torch: Any, model: Any, options: argparse.Namespace) -> Callable[..., Any]:
-    """(x [B, C, H, W], t [B] in [0, 1], labels [B]) -> the velocity, in the mode that was asked for."""
+    """(x [B, C, H, W], t [B] in [0, 1], labels [B]) -> the velocity, computed in the requested mode."""
     network = torch.compile(model) if options.mode.startswith("compile") else model
 
     def velocity(x: Any, t: Any, labels: Any) -> Any:
@@ -97,7 +97,7 @@ def forward(torch: Any, model: Any, options: argparse.Namespace) -> Callable[...
 
 
 def batch(torch: Any, options: argparse.Namespace) -> tuple[Any, Any]:
-    """A fixed batch of images in [-1, 1] and labels."""
+    """Random images in [-1, 1] and labels, used for every turn."""
     images = 2 * torch.rand(options.batch_size, options.channels, options.size, options.size) - 1
     return images, torch.randint(0, options.classes, (options.batch_size,))
 

@@ -2,10 +2,10 @@
 
     python scripts/bench/restore_memory.py [--config=dit_faces_80m] [--saved=1] [--restored=8]
 
-One process saves the recipe's state, filled with noise (zeros would not be stored at all), from a mesh of `saved` fake devices
-(fsdp); another restores it onto `restored` devices. The peak is the kernel's own (VmHWM, reset through /proc/self/clear_refs),
-minus the memory that was resident before: the program and its libraries. No data are needed. Goal: at most 1.3 times the bytes of
-parameters, average and moments. Linux only.
+One process saves the recipe's state, filled with noise (zeros would not be stored), from an fsdp mesh of `saved` CPU
+devices; a new process restores it onto `restored` devices. The peak is the kernel's VmHWM, reset through
+/proc/self/clear_refs, minus what was resident before: the program and its libraries. No data set is needed. Goal: at
+most 1.3 times the bytes of parameters, averages and moments. Linux only.
 """
 
 import argparse
@@ -21,16 +21,15 @@ from typing import Any
 from tinygen.data.labels import Labels
 from tinygen.media import Image
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GOAL = 1.3
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measures the memory of a restore.")
-    parser.add_argument("--config", default=str(REPOSITORY / "configs" / "dit_faces_80m.py"), metavar="PATH[:VARIANT]", help="recipe")
-    parser.add_argument("--saved", type=int, default=1, metavar="N", help="devices to save from")
-    parser.add_argument("--restored", type=int, default=1, metavar="M", help="devices to restore onto")
-    parser.add_argument("--shape", default="64,64,3", metavar="H,W,C", help="shape of an example")
+    parser = argparse.ArgumentParser(description="Measure the peak memory of restoring a checkpoint.")
+    parser.add_argument("--config", default="dit_faces_80m", metavar="RECIPE[:VARIANT]", help="recipe (default: %(default)s)")
+    parser.add_argument("--saved", type=int, default=1, metavar="N", help="devices to save from (default: %(default)s)")
+    parser.add_argument("--restored", type=int, default=1, metavar="M", help="devices to restore onto (default: %(default)s)")
+    parser.add_argument("--shape", default="64,64,3", metavar="H,W,C", help="shape of an example (default: %(default)s)")
     parser.add_argument("--phase", choices=("save", "restore"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -46,11 +45,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
-    """(config, codec, the state's shapes, its places), fsdp over all devices."""
+def prepare(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+    """(config, codec, abstract state, shardings), with fsdp over all devices."""
     from tinygen.system import malloc
 
-    malloc.retain_freed_memory()  # as the command line does, before there are threads
+    malloc.retain_freed_memory()  # as the command line does; before any threads start
     import jax
 
     from tinygen import build
@@ -68,8 +67,8 @@ def prepared(recipe: str, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
 
 
 def save(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.Namespace) -> None:
-    """Saves the state with noise in every floating-point leaf."""
-    config, codec, abstract, shardings = prepared(recipe, shape)
+    """Saves a state whose leaves are noise and prints the peak memory."""
+    config, codec, abstract, shardings = prepare(recipe, shape)
     import jax
     import numpy as np
     from etils import epath
@@ -83,15 +82,16 @@ def save(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.N
 
     state = jax.tree.map(noise, abstract, shardings)
     with store.make_manager(epath.Path(folder), keep=1, keep_every=0) as manager:
-        before = memory("VmRSS", from_here=True)
+        before = memory("VmRSS", reset_peak=True)
         store.save(manager, 1, state, config, codec, {})
         manager.wait_until_finished()
-    print(f"saved from {arguments.saved} devices: {(memory('VmHWM') - before) / size_of(state):.2f} x the state beside the state, at most")
+    peak = (memory("VmHWM") - before) / size_of(state)
+    print(f"saved from {arguments.saved} devices: peak memory {peak:.2f} x the state, in addition to the state itself")
 
 
 def restore(recipe: str, shape: tuple[int, ...], folder: str, arguments: argparse.Namespace) -> None:
-    """Restores the state and prints the peak."""
-    _, _, abstract, shardings = prepared(recipe, shape)
+    """Restores the state and prints the peak memory."""
+    _, _, abstract, shardings = prepare(recipe, shape)
     import jax
     from etils import epath
 
@@ -99,7 +99,7 @@ def restore(recipe: str, shape: tuple[int, ...], folder: str, arguments: argpars
 
     jax.block_until_ready(jax.device_put(0.0))  # the backend's own memory
     with store.make_manager(epath.Path(folder), keep=1, keep_every=0) as manager:
-        before, began = memory("VmRSS", from_here=True), time.perf_counter()
+        before, began = memory("VmRSS", reset_peak=True), time.perf_counter()
         state = jax.block_until_ready(store.restore(manager, 1, abstract, shardings))
     seconds, peak = time.perf_counter() - began, memory("VmHWM") - before
     size, load = size_of(state), os.getloadavg()[0]
@@ -115,9 +115,9 @@ def size_of(state: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
 
-def memory(field: str, from_here: bool = False) -> int:
-    """Bytes of a field of /proc/self/status; `from_here` resets the peak to the memory in use."""
-    if from_here:
+def memory(field: str, reset_peak: bool = False) -> int:
+    """A field of /proc/self/status in bytes; `reset_peak` first resets the peak to the memory in use."""
+    if reset_peak:
         Path("/proc/self/clear_refs").write_text("5")
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return 1024 * int(lines[field].split()[0])

@@ -1,10 +1,11 @@
-"""Compares the reported standard error of a Fréchet distance with the true one, in cases where that can be measured.
+"""Compares the reported standard error of a Fréchet distance with the true one, where the true one can be measured.
 
     python scripts/compare/calibrate_frechet_error.py [--repetitions=400] [--errors=100] [--seed=0]
 
-The true error is the deviation of the distance over independent draws of all samples; beside it the root mean square of the estimates from
-some of those draws, and their ratio with its own standard error. Features are Gaussian, rectified Gaussian (as a network's pooled ones)
-or a mixture of ten classes; variances are all equal, fall as 1/k, or exponentially to e^-8.
+The true error is the standard deviation of the distance over independent draws of all samples. It is printed with the
+root mean square of the estimates from some of those draws, and with their ratio and its standard error. Features are
+Gaussian, rectified Gaussian (like pooled features of a network), or a mixture of ten classes; their variances are
+equal, decay as 1/k, or decay exponentially to e^-8.
 """
 
 import argparse
@@ -20,7 +21,13 @@ from tinygen.evaluation.metrics.moments import moments_of
 
 
 class Case(NamedTuple):
-    """features, samples: D and N. reference: its number; 0 = the true moments. shift, scale: of the samples, in standard deviations"""
+    """A distribution of features.
+
+    reference: number of reference samples; 0 = the true moments
+    kind: "gaussian", "rectified" or "classes"
+    spectrum: how the variances decay: "equal", "1/k" or "exponential"
+    shift, scale: of the samples relative to the reference, in standard deviations
+    """
 
     features: int
     samples: int
@@ -44,37 +51,39 @@ CASES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=400, help="independent draws for the true error")
-    parser.add_argument("--errors", type=int, default=100, help="draws from which an error is estimated")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repetitions", type=int, default=400, help="independent draws for the true error (default: %(default)s)")
+    parser.add_argument("--errors", type=int, default=100, help="draws whose error is estimated (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     arguments = parser.parse_args(argv)
     print("| features | samples | reference | distribution | variances | shift, scale | true error | estimated | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
     for number, case in enumerate(CASES):
         random = np.random.default_rng([arguments.seed, number])
-        true, estimates = measured(case, arguments.repetitions, arguments.errors, random)
+        true, estimates = measure(case, arguments.repetitions, arguments.errors, random)
         squares = estimates**2
         ratio = np.sqrt(np.mean(squares)) / true
-        unsure = ratio * np.hypot(np.std(squares) / np.mean(squares) / 2 / np.sqrt(len(squares)), 1 / np.sqrt(2 * arguments.repetitions))
+        ratio_error = ratio * np.hypot(
+            np.std(squares) / np.mean(squares) / 2 / np.sqrt(len(squares)), 1 / np.sqrt(2 * arguments.repetitions)
+        )
         print(
             f"| {case.features} | {case.samples:,} | {case.reference or 'true moments'} | {case.kind} | {case.spectrum} "
-            f"| {case.shift}, {case.scale} | {true:.4f} | {ratio * true:.4f} | {ratio:.2f} ± {unsure:.2f} |",
+            f"| {case.shift}, {case.scale} | {true:.4f} | {ratio * true:.4f} | {ratio:.2f} ± {ratio_error:.2f} |",
             flush=True,
         )
     return 0
 
 
-def measured(case: Case, repetitions: int, errors: int, random: np.random.Generator) -> tuple[float, np.ndarray]:
-    """(the deviation of the distance over draws, estimates of it from some of them)"""
+def measure(case: Case, repetitions: int, errors: int, random: np.random.Generator) -> tuple[float, np.ndarray]:
+    """(the standard deviation of the distance over draws, the estimates of it from some of them)"""
     deviations = np.sqrt(variances(case))
     if case.reference:
-        reference = moments_of(drawn(case.kind, case.reference, case.features, random) * deviations)
+        reference = moments_of(draw(case.kind, case.reference, case.features, random) * deviations)
         distance = distance_from(reference.mean, reference.covariance)
     else:
         distance = distance_from(np.zeros(case.features), np.diag(deviations**2))
     distances, estimates = [], []
     for number in range(repetitions):
-        rows = (drawn(case.kind, case.samples, case.features, random) * case.scale + case.shift) * deviations
+        rows = (draw(case.kind, case.samples, case.features, random) * case.scale + case.shift) * deviations
         found = moments_of(rows)
         distances.append(distance(found.mean, found.covariance))
         if number < errors:
@@ -87,8 +96,8 @@ def variances(case: Case) -> np.ndarray:
     return {"equal": np.ones(case.features), "1/k": 1 / (ranks + 1), "exponential": np.exp(-8 * ranks / case.features)}[case.spectrum]
 
 
-def drawn(kind: str, num: int, dim: int, random: np.random.Generator) -> np.ndarray:
-    """Rows [num, dim] with mean 0 and variance 1, except that the first ten features distinguish the classes."""
+def draw(kind: str, num: int, dim: int, random: np.random.Generator) -> np.ndarray:
+    """Rows [num, dim] with mean 0 and variance 1, except for "classes", which differ in their first ten features."""
     rows = random.normal(size=(num, dim))
     if kind == "rectified":
         return (np.maximum(rows, 0) - 1 / np.sqrt(2 * np.pi)) / np.sqrt(0.5 - 0.5 / np.pi)

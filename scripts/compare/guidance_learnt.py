@@ -1,9 +1,10 @@
-"""The share of the requested guidance that an improved MeanFlow model applies, for r = t on held-out examples.
+"""Share of the requested guidance that an improved MeanFlow model has learnt, for r = t on held-out examples.
 
     python scripts/compare/guidance_learnt.py --ckpt=runs/improved
 
-Guidance 2 asks for the velocity v(c) + (v(c) - v(null)), both unguided. Printed is the projection of what it adds, u(c; 2) - u(c; 1), on
-v(c) - v(null), over five times: 1 is all of it, 0 none. Weights are the averaged ones, the interval of guidance is [0, 1].
+Guidance 2 requests the velocity v(c) + (v(c) - v(null)), where both are unguided. This prints the projection of what
+the model adds, u(c; 2) - u(c; 1), on v(c) - v(null), over five times: 1 is all of it, 0 none. Uses the averaged weights
+and the guidance interval [0, 1].
 """
 
 import argparse
@@ -37,20 +38,20 @@ def share(ckpt: str) -> float:
         cond = {"label": label, "keep": jnp.full(B, keep), "omega": jnp.full(B, omega), **interval}
         return model(z, t, t, cond=cond).pred
 
-    added = asked = 0.0
+    added = requested = 0.0
     for key, time in zip(jax.random.split(stream(0, "eval"), len(TIMES)), TIMES, strict=True):
         t = jnp.full(B, time)
         z = (1 - time) * x + time * jax.random.normal(key, x.shape)
         plain = velocity(z, t, 1.0, True)
         difference = plain - velocity(z, t, 1.0, False)
         added += float(jnp.sum(difference * (velocity(z, t, 2.0, True) - plain)))
-        asked += float(jnp.sum(jnp.square(difference)))
-    return added / asked
+        requested += float(jnp.sum(jnp.square(difference)))
+    return added / requested
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ckpt", required=True, help="the workdir of a run of objective improved_meanflow with labels")
+    parser.add_argument("--ckpt", required=True, help="workdir of a run with the objective improved_meanflow and labels")
     print(f"{share(parser.parse_args().ckpt):.3f} of the requested guidance")
 
 

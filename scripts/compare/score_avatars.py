@@ -1,31 +1,37 @@
 """Scores faces drawn from prompts: do they show the requested background, hair, skin and glasses?
 
-    python scripts/compare/score_avatars.py --prompts-out=FILE --num=200     # prompts, one a line
+    python scripts/compare/score_avatars.py --prompts-out=FILE --num=200     # write prompts, one per line
     tinygen sample --prompts=FILE ... --out=DIR
-    python scripts/compare/score_avatars.py --samples=DIR                    # how often each asked value is found
-    python scripts/compare/score_avatars.py --real                           # how often the rule is right, on held-out real faces
+    python scripts/compare/score_avatars.py --samples=DIR                    # accuracy of the samples
+    python scripts/compare/score_avatars.py --real                           # accuracy of the rule on real faces
 
-Faces of the avatars' style "micah" stand in the same place and are painted in few colours, so a fixed rule on pixels reads them;
-nothing is learned. Its regions and bounds were chosen on training faces alone, never on what a model drew. Of a palette it takes the
-colour that a region's pixels lie nearest to, in RGB: each pixel, d away from a colour, counts for it by exp(-d^2 / 2 SPREAD^2).
+All faces of the avatars' style "micah" have the same position and few colours, so a fixed rule on pixels recognises
+them; nothing is learned. Its regions and thresholds were chosen on training faces only, never on samples. The colour of
+a region is the palette's colour with the largest sum over pixels of exp(-d^2 / 2 SPREAD^2), where d is the distance of
+a pixel in RGB.
 
-background  of 6, in both upper corners, where no hair is
-hair        of 9, on the crown, which every cut covers; "none" where that is skin. A turban reads as hair: faces without hair are not judged
-skin        of 4, between eyes and mouth, and on the neck
-glasses     yes or no, below the eyes: the share of pixels off the line from black to the skin's own colour. Frames are thin, red, blue
-            or yellow lines; eyes, noses and outlines lie above, or on that line
+background  6 colours, in both upper corners, where there is no hair
+hair        9 colours, on the crown, which all hair styles cover; "none" if it is skin. A turban counts as hair: faces
+            without hair are not scored
+skin        4 colours, between eyes and mouth, and on the neck
+glasses     yes or no, below the eyes: the share of pixels off the line from black to the colour of the skin. Frames are
+            thin red, blue or yellow lines; eyes, noses and outlines are above, or on that line
 
-The rule reads 1.000 of each on the 1,000 held-out faces, at 64x64 and brought to 32x32. It bears, measured on training faces: a shift by
-one pixel in any direction, but for glasses 0.84 at 32x32 where eyes come down to the rims; a tint of 10 levels (a standard deviation),
-background 0.95, the rest 0.99; noise of 10 levels a pixel at 64x64, 0.997. At 32x32 such noise reads as glasses: 0.58, the rest 0.999.
+On the 1,000 held-out faces the accuracy of each attribute is 1.000, at 64x64 and resized to 32x32. On perturbed
+training faces it stays at 1 for shifts by one pixel (glasses at 32x32: 0.84, where eyes reach the rims); with a tint of
+10 levels standard deviation the background has 0.95, the rest 0.99; with noise of 10 levels at 64x64 all have 0.997. At
+32x32 such noise is mistaken for glasses: 0.58, the rest 0.999.
 
-What is asked for is read from the prompt: words such as "blue background", "dark brown skin", "short black hair" or "a blond bob".
-What a prompt does not name is not judged, but for one: captions never say that there are no glasses, so a prompt that names any of the
-four and no glasses asks for none, as does "no glasses". Each attribute has a row: how many were judged, the share that was right, its
-95 % interval (Wilson's), the share that always answering with the value asked for most often would get (chance), the worst confusions.
+The requested values are read from the prompt, from words such as "blue background", "dark brown skin", "short black
+hair" or "a blond bob". Attributes that a prompt does not name are not scored. The exception is glasses: captions never
+mention their absence, so a prompt that names any of the four attributes but no glasses requests none, as does "no
+glasses". The table has a row for each attribute: the number of scored samples, the accuracy with its 95 % interval
+(Wilson), the accuracy of always answering with the most frequently requested value (chance), and the most frequent
+confusions.
 
-`--prompts-out` writes the captions of faces beyond those of the data set: background, hair colour and skin drawn uniformly, every other
-face with glasses, no turbans. Exit status 0 whatever the accuracy. Needs tinygen; --real draws the avatars if they are not there.
+`--prompts-out` writes captions of faces that are not in the data set: background, hair colour and skin are drawn
+uniformly, every other face has glasses, none has a turban. The exit status does not depend on the accuracy. Needs
+tinygen; --real draws the data set if it does not exist yet.
 """
 
 import argparse
@@ -49,28 +55,35 @@ STYLE = "micah"
 ATTRIBUTES = ("background", "hair", "skin", "glasses")
 FACES = schema.DATASETS["avatars"]["num"].default
 
-# Regions, (top, bottom, left, right) in 32nds of the side.
+# Regions: (top, bottom, left, right) in 32nds of the image size.
 CORNERS = ((0, 8, 0, 5), (0, 8, 27, 32))
 CROWN = ((4, 7, 13, 17),)
 CHEEKS = ((9, 16, 14, 21), (23, 26, 12, 16))
 RIMS = ((12, 15, 15, 22),)
 
-# RGB distances, in levels of 0..255
+# Distances in RGB, 0..255
 SPREAD = 20.0
-OWN_SPREAD = 10.0  # of the pixels that the skin's own colour is the mean of: edges, which are mixtures, count less
-TINT = {32: 20.0, 64: 26.0}  # at 32 a frame's line is thinner than a pixel, and paler by the skin beneath it
-FRAMED = 0.1  # share of the pixels; on training faces at most 0.048 without glasses, at least 0.14 with
+OWN_SPREAD = 10.0  # for the mean colour of the skin: pixels at edges, which are mixtures, count less
+TINT = {32: 20.0, 64: 26.0}  # at 32 a frame is thinner than a pixel, so it mixes with the skin
+FRAMED = 0.1  # share of pixels; on training faces at most 0.048 without glasses and at least 0.14 with them
 
 _NOUNS = {phrase.split()[-1] for part in STYLES[STYLE].parts if part.name == "hair" for phrase in part.words}
 _NAMED = {
     "background": re.compile(rf"\b({'|'.join(BACKGROUND)}) background\b"),
     "hair": re.compile(rf"\b({'|'.join(HAIR)}) ({'|'.join(sorted(_NOUNS))})\b"),
-    "skin": re.compile(rf"\b({'|'.join(sorted(SKIN, key=len, reverse=True))}) skin\b"),  # "brown" ends "dark brown"
+    # The longest first: "dark brown" ends in "brown".
+    "skin": re.compile(rf"\b({'|'.join(sorted(SKIN, key=len, reverse=True))}) skin\b"),
 }
 
 
 class Row(NamedTuple):
-    """One attribute: the share of `num` that was right, its interval, the share of the best constant answer, the worst pairs."""
+    """The result of one attribute.
+
+    num: number of scored samples
+    interval: 95 % confidence interval of the accuracy
+    chance: accuracy of the best constant answer
+    confused: (requested, found, count), most frequent first
+    """
 
     num: int
     accuracy: float
@@ -79,24 +92,24 @@ class Row(NamedTuple):
     confused: list[tuple[str, str, int]]
 
 
-def asked(prompt: str) -> dict[str, str]:
-    """The requests of a prompt, attribute -> value, by the conventions above; empty if it names none of the four.
+def requested(prompt: str) -> dict[str, str]:
+    """The values that a prompt requests, attribute -> value, by the conventions above; {} if it names no attribute.
 
-    >>> asked("a person with tan skin and short black hair, on a green background")
+    >>> requested("a person with tan skin and short black hair, on a green background")
     {'background': 'green', 'hair': 'black', 'skin': 'tan', 'glasses': 'no'}
     """
     text = " ".join(prompt.lower().split())
     found = {attribute: named[1] for attribute, pattern in _NAMED.items() if (named := pattern.search(text))}
-    worn = re.search(r"\bglasses\b", text)
-    if found or worn:
+    glasses = re.search(r"\bglasses\b", text)
+    if found or glasses:
         found["glasses"] = (
-            "yes" if worn and not re.search(r"\b(no|without|without any|not wearing|not wearing any) glasses\b", text) else "no"
+            "yes" if glasses and not re.search(r"\b(no|without|without any|not wearing|not wearing any) glasses\b", text) else "no"
         )
     return found
 
 
 def read(images: np.ndarray) -> dict[str, list[str]]:
-    """The attributes of images [N, S, S, 3] with values 0..255, S 32 or 64: attribute -> N values."""
+    """The values that images [N, S, S, 3] in 0..255 show, for S = 32 or 64: attribute -> N values."""
     corners = _closeness(_pixels(images, CORNERS), BACKGROUND)
     crown = _closeness(_pixels(images, CROWN), {**HAIR, **{f"{tone} skin": color for tone, color in SKIN.items()}})
     cheeks = _pixels(images, CHEEKS)
@@ -113,41 +126,41 @@ def read(images: np.ndarray) -> dict[str, list[str]]:
 
 
 def score(images: np.ndarray, prompts: list[str]) -> dict[str, Row]:
-    """A row per attribute that any prompt of the images [N, S, S, 3] names."""
-    shown, wanted = read(images), [asked(prompt) for prompt in prompts]
+    """A row for each attribute that any prompt of the images [N, S, S, 3] names."""
+    shown, wanted = read(images), [requested(prompt) for prompt in prompts]
     rows = {}
     for attribute in ATTRIBUTES:
         pairs = Counter((want[attribute], saw) for want, saw in zip(wanted, shown[attribute], strict=True) if attribute in want)
         if not pairs:
             continue
         num, right = pairs.total(), sum(count for (want, saw), count in pairs.items() if want == saw)
-        often: Counter[str] = Counter()
+        frequency: Counter[str] = Counter()
         for (want, _), count in pairs.items():
-            often[want] += count
+            frequency[want] += count
         interval = stats.binomtest(right, num).proportion_ci(method="wilson")
         rows[attribute] = Row(
             num=num,
             accuracy=right / num,
             interval=(float(interval.low), float(interval.high)),
-            chance=max(often.values()) / num,
+            chance=max(frequency.values()) / num,
             confused=[(want, saw, count) for (want, saw), count in pairs.most_common() if want != saw],
         )
     return rows
 
 
 def read_samples(folder: Path, size: int) -> tuple[np.ndarray, list[str]]:
-    """Images uint8 [N, size, size, 3] and their prompts. Raises UserError for a folder without any."""
+    """Images uint8 [N, size, size, 3] and their prompts. Raises UserError for a folder without such samples."""
     listing = folder / "samples.json"
     if not listing.is_file():
-        raise UserError(f"--samples={folder}: no samples.json there; give the folder that `tinygen sample --prompt=... --out=DIR` wrote")
+        raise UserError(f"--samples={folder}: no samples.json: pass the folder that `tinygen sample --prompt=... --out=DIR` wrote")
     try:
         rows = [(folder / str(row["file"]), row.get("prompt")) for row in json.loads(listing.read_text("utf-8"))["samples"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{listing}: expected `samples`, a list of {{file, prompt}} ({type(error).__name__}: {error})") from None
     for path, prompt in rows:
         if not isinstance(prompt, str):
-            raise UserError(f"{listing}: {path.name} has no prompt: draw with `tinygen sample --prompt=...`")
-    if not any(asked(prompt) for _, prompt in rows):
+            raise UserError(f"{listing}: {path.name} has no prompt: draw the samples with `tinygen sample --prompt=...`")
+    if not any(requested(prompt) for _, prompt in rows):
         raise UserError(f"{listing}: no prompt names a {', '.join(ATTRIBUTES[:-1])} or glasses of the avatars' captions")
     images = []
     for path, _ in rows:
@@ -165,7 +178,7 @@ def read_samples(folder: Path, size: int) -> tuple[np.ndarray, list[str]]:
 def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
     """The held-out faces uint8 [N, size, size, 3], resized as for training, and their captions."""
     from tinygen.data.avatars import builder as avatars_builder
-    from tinygen.data.tfds import images as tfds  # TensorFlow Datasets takes a second, which samples should not cost
+    from tinygen.data.tfds import images as tfds  # slow to import, and only needed here
 
     builder = avatars_builder.builder(STYLE, FACES, data_dir or None)
     held_out = tfds.source(builder, "train", "validation", "", "", (size,), "crop", 3, False).splits["validation"]
@@ -174,9 +187,9 @@ def read_real(size: int, data_dir: str) -> tuple[np.ndarray, list[str]]:
 
 
 def write_prompts(path: Path, num: int, seed: int) -> None:
-    """Writes `num` captions of faces with hair, every other one with glasses. Deterministic given the seed."""
+    """Writes `num` captions of faces with hair, every other one with glasses, determined by the seed."""
     if num < 1 or seed < 0:
-        raise UserError(f"--num={num} --seed={seed}: at least one prompt, and a seed of 0 or more")
+        raise UserError(f"--num={num} --seed={seed}: the number must be positive, and the seed not negative")
     names, rng = attributes(STYLE), np.random.default_rng(seed)
     prompts: list[str] = []
     while len(prompts) < num:
@@ -190,25 +203,32 @@ def write_prompts(path: Path, num: int, seed: int) -> None:
 
 
 def report(rows: dict[str, Row]) -> str:
-    lines = [f"{'':<10}  {'judged':>6}  {'right':>5}  {'95 % interval':>13}  {'chance':>6}  most often confused (asked -> read)"]
+    lines = [
+        f"{'':<10}  {'scored':>6}  {'accuracy':>8}  {'95 % interval':>13}  {'chance':>6}  most frequent confusions (requested -> found)"
+    ]
     for attribute, row in rows.items():
         worst = ", ".join(f"{want} -> {saw} {count}" for want, saw, count in row.confused[:4]) or "-"
         low, high = row.interval
-        lines.append(f"{attribute:<10}  {row.num:>6}  {row.accuracy:>5.3f}  {low:.3f} - {high:.3f}  {row.chance:>6.3f}  {worst}")
+        lines.append(f"{attribute:<10}  {row.num:>6}  {row.accuracy:>8.3f}  {low:.3f} - {high:.3f}  {row.chance:>6.3f}  {worst}")
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Do drawn faces show the background, hair, skin and glasses that were asked for?")
+    parser = argparse.ArgumentParser(
+        description="Score faces drawn from prompts: do they show the requested background, hair, skin and glasses?"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--real", action="store_true", help="score held-out real faces, to check the rule itself")
-    what.add_argument("--samples", type=Path, metavar="DIR", help="score samples that `tinygen sample` drew from prompts")
-    what.add_argument("--prompts-out", type=Path, metavar="FILE", help="write prompts to sample from")
-    parser.add_argument("--size", type=int, choices=TINT, default=64, help="pixels per side of the faces (default: %(default)s)")
+    what.add_argument("--real", action="store_true", help="score the rule itself, on held-out real faces")
+    what.add_argument("--samples", type=Path, metavar="DIR", help="score samples drawn by `tinygen sample` from prompts")
+    what.add_argument("--prompts-out", type=Path, metavar="FILE", help="write prompts for `tinygen sample --prompts`")
+    parser.add_argument("--size", type=int, choices=TINT, default=64, help="image size in pixels (default: %(default)s)")
     parser.add_argument("--num", type=int, default=200, help="prompts to write (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="which prompts (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (default: %(default)s)")
     parser.add_argument(
-        "--data-dir", default="", metavar="DIR", help="folder of the real faces, like config.data.data_dir (default: TFDS's folder)"
+        "--data-dir",
+        default="",
+        metavar="DIR",
+        help="folder of the real faces, like config.data.data_dir (default: that of TFDS)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     args = parser.parse_args(argv)
@@ -248,8 +268,11 @@ def _closeness(pixels: np.ndarray, palette: dict[str, str], spread: float = SPRE
 
 
 def _framed(images: np.ndarray, skin: np.ndarray) -> np.ndarray:
-    """bool [N]: whether an image [N, S, S, 3] shows glasses' frames on skin of a colour [N, 3]."""
-    pixels, line = _pixels(images, RIMS), skin / np.maximum(np.linalg.norm(skin, axis=-1, keepdims=True), 1)  # a black face has no hue
+    """Whether images [N, S, S, 3] with skin colours [N, 3] show frames of glasses: bool [N]."""
+    pixels, line = (
+        _pixels(images, RIMS),
+        skin / np.maximum(np.linalg.norm(skin, axis=-1, keepdims=True), 1),
+    )  # avoids division by zero for black
     along = (pixels * line[:, None]).sum(-1, keepdims=True) * line[:, None]
     return (np.linalg.norm(pixels - along, axis=-1) > TINT[images.shape[1]]).mean(1) > FRAMED
 

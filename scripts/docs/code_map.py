@@ -2,8 +2,8 @@
 
     python scripts/docs/code_map.py
 
-Run it whenever a module is added, renamed or described anew; a test compares the page with the code. It also prints how many lines the
-files of the fifteen-minute path have.
+Run it after a module is added, renamed or its docstring changed; a test compares the page with the code. It also prints
+the number of lines of each file on the fifteen-minute path.
 """
 
 import ast
@@ -46,8 +46,8 @@ JavaScript of a report's page, in `tinygen/report/`, and the embedded data in `t
 """
 
 
-def described(path: Path) -> str:
-    """The first line of a module's docstring. Raises SystemExit for a module that has none."""
+def description(path: Path) -> str:
+    """The first line of a module's docstring. Raises SystemExit if there is none."""
     text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
     if not text:
         raise SystemExit(f"{path.relative_to(ROOT)} has no docstring for docs/code.md to quote")
@@ -55,17 +55,17 @@ def described(path: Path) -> str:
 
 
 def files(name: str) -> list[Path]:
-    """The modules of a room, a package's own __init__.py first."""
+    """The modules of a room; the __init__.py of a package comes first."""
     found = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
     mine = [path for path in found if room(".".join(path.relative_to(PACKAGE).with_suffix("").parts)) == name]
     return sorted(mine, key=lambda path: (path.parent, path.name != "__init__.py", path.name))
 
 
 def row(path: Path) -> str:
-    """A line of a room's table. A package stands for its __init__.py."""
+    """A row of a room's table. A package's row describes its __init__.py."""
     place = path.parent if path.name == "__init__.py" else path
     shown = f"{place.relative_to(PACKAGE)}{'/' if place != path else ''}"
-    return f"| [{shown}](../tinygen/{shown}) | {described(path)} |"
+    return f"| [{shown}](../tinygen/{shown}) | {description(path)} |"
 
 
 def page() -> str:

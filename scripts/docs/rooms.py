@@ -1,6 +1,7 @@
 """The rooms of the code from top to bottom: a module imports from rooms below its own, or from its own room.
 
-A room is a package or a module at the top level of `tinygen/`. `tests/structure_test.py` enforces the order; `code_map.py` prints it.
+A room is a package or a module at the top level of `tinygen/`. `tests/structure_test.py` enforces the order;
+`code_map.py` prints it.
 """
 
 ROOMS = [

@@ -1,13 +1,13 @@
-"""Makes the golden checkpoint of a release: a tiny run that every later version must be able to load and resume.
+"""Creates the golden checkpoint of a release: a tiny run that every later version must be able to load and resume.
 
     python scripts/goldens/make_golden.py NAME        writes tests/golden/NAME.tar.xz; NAME is the release, for example 0.1
 
-A golden checkpoint is made once, by the release whose name it bears: people have runs that were saved by that release, and
-tests/runs/golden_test.py represents them. If that test fails, fix the code or make it read the old format. Only a golden
-checkpoint that has not been released yet may be replaced, with --replace.
+A golden checkpoint is created once, by the release that it is named after. It stands for the runs that users saved with
+that release, which tests/runs/golden_test.py checks. If that test fails, fix the code or make it read the old format.
+Only a golden checkpoint that has not been released yet may be recreated, with --replace.
 
-The run is three steps of the smallest MicroDiT on digits8 (1,700 parameters), on one CPU device. The archive holds its
-workdir, `expected.json` with the sums and digests of its arrays, and `expected.npz` with four samples.
+The run takes three steps of the smallest MicroDiT on digits8 (1,700 parameters), on one CPU device. The archive
+contains its workdir, `expected.json` with the sums and digests of its arrays, and `expected.npz` with four samples.
 """
 
 import argparse
@@ -27,14 +27,17 @@ SAMPLES: dict[str, Any] = dict(num=4, seed=0, batch_size=8)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Makes the golden checkpoint of a release.")
-    parser.add_argument("name", metavar="NAME", help="name of the release")
-    parser.add_argument("--replace", action="store_true", help="replace an existing one; only before the release is out")
+    parser = argparse.ArgumentParser(description="Create the golden checkpoint of a release.")
+    parser.add_argument("name", metavar="NAME", help="the release, such as 0.1")
+    parser.add_argument("--replace", action="store_true", help="overwrite an existing one: only before the release is published")
     parser.add_argument("--folder", type=Path, default=GOLDEN, help="folder of golden checkpoints (default: %(default)s)")
     arguments = parser.parse_args(argv)
     archive = arguments.folder / f"{arguments.name}.tar.xz"
     if archive.exists() and not arguments.replace:
-        print(f"make_golden: {archive} exists. Released checkpoints must not change; see this script's docstring.", file=sys.stderr)
+        print(
+            f"make_golden: {archive} exists. Released checkpoints must not change; see the docstring of this script.",
+            file=sys.stderr,
+        )
         return 2
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -51,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         (workdir / "expected.json").write_text(json.dumps(described(saved), indent=1) + "\n")
         with (workdir / "expected.npz").open("wb") as file:
             np.savez(file, samples=draw(saved))
-        for marker in workdir.rglob("commit_success.txt"):  # Orbax writes its absolute path there
+        for marker in workdir.rglob("commit_success.txt"):  # Orbax writes an absolute path to it
             marker.write_text("Checkpoint commit was successful")
         archive.parent.mkdir(exist_ok=True)
         with tarfile.open(archive, "w:xz", preset=9) as file:
@@ -64,14 +67,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Drops the owner and the time."""
+    """Removes owner and time."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
 
 
 def recipe() -> Any:
-    """The configuration of the golden run. It is stored with the checkpoint, which later changes here do not affect."""
+    """The configuration of the golden run. It is stored in the run, so later changes here do not affect existing runs."""
     from tinygen import config as config_lib
 
     return config_lib.base(
@@ -84,8 +87,8 @@ def recipe() -> Any:
     )
 
 
-def restored(saved: Any) -> Any:
-    """The TrainState of a checkpoint, as a resumed run reads it."""
+def restore(saved: Any) -> Any:
+    """The complete TrainState of a checkpoint, as a resumed run restores it."""
     import functools
 
     import jax
@@ -101,13 +104,13 @@ def restored(saved: Any) -> Any:
 
 
 def described(saved: Any) -> dict[str, Any]:
-    """The expected content of a checkpoint's state, whatever reads it."""
-    state = restored(saved)
+    """The expected content of a checkpoint's state."""
+    state = restore(saved)
     return {"step": int(state.step), **{branch: describe(getattr(state, branch)) for branch in ("params", "ema", "opt_state")}}
 
 
 def describe(tree: Any) -> dict[str, Any]:
-    """{"sha256": of all arrays with their names and shapes, "sums": {name: sum}}: equal only for equal trees; the sums say where not."""
+    """{"sha256": of all arrays with names and shapes, "sums": {name: sum}}. The sums show which arrays differ."""
     import jax
     import numpy as np
 
@@ -121,7 +124,7 @@ def describe(tree: Any) -> dict[str, Any]:
 
 
 def draw(saved: Any) -> Any:
-    """Four samples [4, 8, 8, 1] of a checkpoint, as `tinygen sample` draws them, before they are rounded to pixels."""
+    """Four samples [4, 8, 8, 1] of a checkpoint, as `tinygen sample` draws them, before rounding to pixels."""
     from tinygen import build
     from tinygen.checkpoints import weights
     from tinygen.sampling import draw as drawing

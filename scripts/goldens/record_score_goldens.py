@@ -1,10 +1,11 @@
-"""Records torch-fidelity's scores of synthetic features in tests/golden/scores.json, to which tests compare tinygen's.
+"""Records torch-fidelity's scores of synthetic features in tests/golden/scores.json, with which tinygen's are compared.
 
     pip install torch-fidelity==0.4.0
-    python scripts/goldens/record_score_goldens.py        prints the numbers and writes them
+    python scripts/goldens/record_score_goldens.py        prints and writes the numbers
 
-Only the scores are stored: the features are generated from a seed, here and in the tests, by a generator that NumPy has frozen.
-Each score is recorded for the same features in float32, as torch-fidelity normally gets them, and in float64.
+Only the scores are stored: this script and the tests generate the features from a seed, with a generator that NumPy has
+frozen. Each score is recorded for the features as float32, which is what torch-fidelity uses in practice, and as
+float64.
 """
 
 import argparse
@@ -23,9 +24,10 @@ KID = dict(kid_subsets=12, kid_subset_size=150, rng_seed=2020)
 
 
 def arrays(seed: int) -> dict[str, np.ndarray]:
-    """Features of samples and of a reference, float32 [N, D]: clusters, like classes, clipped at 0 like a network's; and logits [N, K].
+    """Features of samples and of a reference, float32 [N, D], and logits [N, K].
 
-    The samples lack one of the clusters, and one column is 0 throughout.
+    Features are clusters, like classes, and rectified, like a network's. The samples lack one cluster; one column is
+    zero.
     """
     random = np.random.RandomState(seed)
     dim = SHAPES["features"][1]
@@ -43,12 +45,12 @@ def arrays(seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def record(given: dict[str, np.ndarray], dtype: str) -> dict[str, float]:
-    """torch-fidelity's numbers of those arrays, in that precision."""
+def record(features: dict[str, np.ndarray], dtype: str) -> dict[str, float]:
+    """torch-fidelity's scores of these arrays in this precision."""
     torch, fid, isc, kid, prc = map(
         importlib.import_module, ("torch", *(f"torch_fidelity.metric_{name}" for name in ("fid", "isc", "kid", "prc")))
     )
-    tensors = {name: torch.from_numpy(array.astype(dtype)) for name, array in given.items()}
+    tensors = {name: torch.from_numpy(array.astype(dtype)) for name, array in features.items()}
     pair, quiet = (tensors["features"], tensors["reference"]), dict(verbose=False)
     found: dict[str, Any] = kid.kid_features_to_metric(*pair, **KID, **quiet)
     found |= prc.prc_features_to_metric(*pair, prc_neighborhood=3, **quiet)
@@ -60,14 +62,14 @@ def record(given: dict[str, np.ndarray], dtype: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Records torch-fidelity's scores of made-up features.")
-    parser.add_argument("--out", type=Path, default=GOLDEN, help="where to write them (default: %(default)s)")
+    parser = argparse.ArgumentParser(description="Record torch-fidelity's scores of synthetic features.")
+    parser.add_argument("--out", type=Path, default=GOLDEN, help="file to write (default: %(default)s)")
     out = parser.parse_args().out
-    given = arrays(SEED)
+    features = arrays(SEED)
     golden = {
         "torch_fidelity": metadata.version("torch-fidelity"),
         "seed": SEED,
-        **{dtype: record(given, dtype) for dtype in ("float32", "float64")},
+        **{dtype: record(features, dtype) for dtype in ("float32", "float64")},
     }
     text = json.dumps(golden, indent=1) + "\n"
     out.write_text(text, "utf-8")

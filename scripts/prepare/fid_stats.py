@@ -1,10 +1,11 @@
-"""Writes the mean and covariance of images' features to an .npz file, for `tinygen eval-fid --ref=FILE.npz`.
+"""Writes feature statistics (mean and covariance) of pictures to an .npz file for `tinygen eval-fid --ref=FILE.npz`.
 
-    python scripts/prepare/fid_stats.py --ref=~/faces --out=faces.npz                         # Inception, as FID has it
+    python scripts/prepare/fid_stats.py --ref=~/faces --out=faces.npz                         # Inception, as for FID
     python scripts/prepare/fid_stats.py --ref=digits:train --features=efflite0 --out=digits.npz
 
-The file has the names that other tools expect (mu, sigma), besides the number of pictures and which weights and preset made it:
-statistics of other features are refused when a score is taken. Features are cached, so an interrupted call can be resumed.
+The file has the keys that other tools expect (mu, sigma), and the number of pictures, the weights and the preset, so
+that `eval-fid` can refuse statistics of different features. Features are cached: rerunning an interrupted command
+resumes it.
 """
 
 import argparse
@@ -22,18 +23,27 @@ from tinygen.system import malloc, runtime
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Writes the statistics of pictures, for tinygen eval-fid.")
-    parser.add_argument("--ref", required=True, metavar="NAME|DIR|FILE.npz", help="a data set NAME[:SPLIT], a folder, or an .npz of images")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE.npz")
-    parser.add_argument("--features", default="inception", help="inception (the default), efflite0, or the workdir of a classifier")
-    parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="preset of inception (adm)")
-    parser.add_argument("--weights", metavar="FILE", help="weights of inception; default: the cached file, downloaded if missing")
+    parser = argparse.ArgumentParser(description="Write feature statistics of pictures, for tinygen eval-fid.")
+    parser.add_argument(
+        "--ref",
+        required=True,
+        metavar="NAME|DIR|FILE.npz",
+        help="data set NAME[:SPLIT], folder, or .npz file of pictures",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE.npz", help="file to write")
+    parser.add_argument(
+        "--features",
+        default="inception",
+        help="inception, efflite0, or the workdir of a classifier (default: %(default)s)",
+    )
+    parser.add_argument("--preset", choices=("adm", "pytorch-fid", "clean"), help="preset of inception (default: adm)")
+    parser.add_argument("--weights", metavar="FILE", help="weights of inception (default: the cached file, or a download)")
     arguments = parser.parse_args(argv)
     malloc.retain_freed_memory()
     runtime.disable_async_dispatch()
     try:
         if not arguments.out.absolute().parent.is_dir():
-            raise UserError(f"--out={arguments.out}: there is no folder {arguments.out.absolute().parent}")
+            raise UserError(f"--out={arguments.out}: no such folder: {arguments.out.absolute().parent}")
         network = load.load(arguments.features, preset=arguments.preset, weights=arguments.weights)
         found = find(str(Path(arguments.ref).expanduser()), lambda: network, None)
         if found.pictures is None:

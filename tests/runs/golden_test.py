@@ -67,5 +67,5 @@ def test_its_samples_are_those_that_the_release_drew(golden, monkeypatch):
 def test_a_golden_checkpoint_is_not_made_over_by_mistake(tmp_path, capsys):
     (tmp_path / "0.1.tar.xz").write_bytes(b"")
     assert make_golden.main(["0.1", f"--folder={tmp_path}"]) == 2
-    assert "Released checkpoints stay as they are" in capsys.readouterr().err
+    assert "Released checkpoints must not change" in capsys.readouterr().err
     assert (tmp_path / "0.1.tar.xz").read_bytes() == b""

@@ -60,7 +60,7 @@ def get_config(variant=""):
 
 
 def words(place, variant=""):
-    """What `make` tells scripts/prepare/prepare_latents.py, but for --out."""
+    """The arguments of scripts/prepare/prepare_latents.py in `make`, except for --out."""
     return [f"--config={place / 'recipe.py'}{variant}", f"--autoencoder={place / 'patches'}"]
 
 

@@ -1,4 +1,4 @@
-"""The parts of bench.py, which imports them from its own folder. They measure the checkout that they are part of, installed or not."""
+"""Modules of the benchmark scripts. They measure the checkout that contains them, installed or not."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What several steps a call (config.train.steps_per_call) save over one, data included: both take turns in blocks of steps."""
+"""Several steps per call (config.train.steps_per_call) against one, data included, in alternating blocks of steps."""
 
 import contextlib
 import os
@@ -13,15 +13,15 @@ from tinygen.config import Config
 
 
 def measure(recipe: str, calls: int, block: int, rounds: int) -> dict[str, Any]:
-    """Seconds of a block with one step a call and with `calls`, round by round."""
+    """Seconds per block with one step per call and with `calls`, for each round."""
     from tinygen import build
 
     config = config_lib.load(recipe)
     source = build.data_source(config)
-    with contextlib.ExitStack() as reading:
-        blocks = [taking(each, config, source, block, reading) for each in (1, calls)]
+    with contextlib.ExitStack() as stack:
+        blocks = [make_block(each, config, source, block, stack) for each in (1, calls)]
         for run in blocks:
-            run()  # the first one touches its memory
+            run()  # warm up
         seconds = turns.take([turns.timed(run) for run in blocks], rounds)
     return {
         "recipe": os.path.basename(recipe),
@@ -32,10 +32,10 @@ def measure(recipe: str, calls: int, block: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def taking(calls: int, config: Config, source: Any, block: int, reading: contextlib.ExitStack) -> Callable[[], None]:
-    """A block of at least `block` steps, `calls` of them per call, each call's numbers read while the next one runs.
+def make_block(calls: int, config: Config, source: Any, block: int, stack: contextlib.ExitStack) -> Callable[[], None]:
+    """Takes at least `block` steps, `calls` per call; the metrics of each call are read while the next one runs.
 
-    reading: closes the batches
+    stack: closes the batches
     """
     import jax
 
@@ -46,33 +46,32 @@ def taking(calls: int, config: Config, source: Any, block: int, reading: context
     quiet = dict(steps=10**9, steps_per_call=calls, eval_every=0, preview_every=0, checkpoint_every=0)
     config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     parts = build.parts(config, source.codec)
-    made = make_program(config, parts)
+    program = make_program(config, parts)
     with jax.set_mesh(parts.layout.mesh):
-        call, state = made.compiled(), made.initialise()
-    spans, batches = feed.calls(config, 0), reading.enter_context(feed.device_calls(config, source, parts, 0, 0))
+        call, state = program.compiled(), program.initialise()
+    spans, batches = feed.calls(config, 0), stack.enter_context(feed.device_calls(config, source, parts, 0, 0))
 
     def run() -> None:
         nonlocal state
-        done, numbers = 0, None
+        done, previous = 0, None
         while done < block:
             done += len(next(spans))
             state, metrics = call(state, next(batches))
-            jax.device_get(numbers)
-            numbers = metrics
+            jax.device_get(previous)
+            previous = metrics
         jax.block_until_ready(state)
 
     return run
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
     one, several = (1000 * statistics.median(seconds) / result["block"] for seconds in result["seconds"])
     return "\n".join(
         [
             head(result["machine"]),
             f"{result['recipe']}: blocks of {result['block']} steps, medians of {len(result['seconds'][0])} rounds",
-            f"1 step a call {one:10.3f} ms a step",
-            f"{result['calls']:<2d} a call     {several:10.3f} ms a step: {result['speed']:.2f}x",
+            f"1 step per call   {one:10.3f} ms per step",
+            f"{result['calls']:<2d} steps per call {several:10.3f} ms per step: {result['speed']:.2f}x as fast",
             *caution(result["busy_before"]),
         ]
     )

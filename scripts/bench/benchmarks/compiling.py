@@ -1,4 +1,4 @@
-"""The time to trace, lower and compile a training step, without a compilation cache and with a filled one."""
+"""Time to trace, lower and compile a training step, with an empty and with a filled compilation cache."""
 
 import json
 import os
@@ -20,12 +20,12 @@ STAGES = ("trace", "lower", "compile")
 
 
 def measure(recipe: str, sizes: Mapping[str, Sequence[int]], shape: Sequence[int], settings: Sequence[str]) -> dict[str, Any]:
-    """{"runs": [{"name", "cold": {stage: seconds}, "warm": {stage: seconds}}, ...]}: of a recipe, or of every combination of `sizes`."""
+    """{"runs": [{"name", "cold": {stage: seconds}, "warm": {stage: seconds}}, ...]} of a recipe, or of all `sizes`."""
     named: dict[str, tuple[Config, Codec]] = {}
     if recipe:
         from tinygen import build
 
-        config = ours.changed(config_lib.load(recipe), settings)
+        config = ours.override(config_lib.load(recipe), settings)
         named[os.path.basename(recipe)] = config, build.data_source(config).codec
     for chosen in () if recipe else ours.grid(sizes):
         name = ", ".join(f"{key} {value}" for key, value in chosen.items())
@@ -34,15 +34,15 @@ def measure(recipe: str, sizes: Mapping[str, Sequence[int]], shape: Sequence[int
 
 
 def cold_and_warm(config: Config, codec: Codec) -> dict[str, Any]:
-    """Seconds of two processes, one after the other, that share an initially empty compilation cache."""
+    """The seconds of two new processes in sequence, which share an initially empty compilation cache."""
     with tempfile.TemporaryDirectory() as cache:
-        cold = compiled_afresh(config, codec, cache)
+        cold = compile_in_subprocess(config, codec, cache)
         entries = sum(path.stat().st_size for path in Path(cache).rglob("*") if path.is_file())
-        return {**{"cold": cold, "warm": compiled_afresh(config, codec, cache)}, "cache_bytes": entries}
+        return {"cold": cold, "warm": compile_in_subprocess(config, codec, cache), "cache_bytes": entries}
 
 
-def compiled_afresh(config: Config, codec: Codec, cache: str) -> dict[str, float]:
-    """Seconds of each stage in its own process. Raises UserError with the last line of its output if it fails."""
+def compile_in_subprocess(config: Config, codec: Codec, cache: str) -> dict[str, float]:
+    """Seconds per stage in a new process. Raises UserError with its last line of output if it fails."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "scripts" / "bench"), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -50,29 +50,28 @@ def compiled_afresh(config: Config, codec: Codec, cache: str) -> dict[str, float
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    given = json.dumps({"config": config.to_dict(), "codec": codec.to_json()})
-    done = subprocess.run([sys.executable, "-m", "benchmarks.compiling"], input=given, env=environment, capture_output=True, text=True)
+    request = json.dumps({"config": config.to_dict(), "codec": codec.to_json()})
+    done = subprocess.run([sys.executable, "-m", "benchmarks.compiling"], input=request, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"the process that compiles the step failed: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    """In that process: reads the configuration and the codec, compiles the step, prints the time of each stage."""
-    given = json.load(sys.stdin)
+    """In the new process: reads configuration and codec, compiles the step, prints the seconds of each stage."""
+    request = json.load(sys.stdin)
     ours.prepare_process()
     import jax
 
-    step = ours.step_of(config_lib.base(**given["config"]), Codec.from_json(given["codec"]))
+    step = ours.step_of(config_lib.base(**request["config"]), Codec.from_json(request["codec"]))
     with jax.set_mesh(step.parts.layout.mesh):
         print(json.dumps(ours.compiled(step.jitted, step.abstract, step.batch)[1]))
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
     wide = max(len(run["name"]) for run in result["runs"])
-    lines = [head(result["machine"]), f"settings: {' '.join(result['settings']) or 'the defaults'}"]
-    lines.append(f"{'seconds':<{wide}}  cache {''.join(f'{stage:>9}' for stage in STAGES)}      all")
+    lines = [head(result["machine"]), f"settings: {' '.join(result['settings']) or 'defaults'}"]
+    lines.append(f"{'seconds':<{wide}}  cache {''.join(f'{stage:>9}' for stage in STAGES)}    total")
     for run in result["runs"]:
         for kind in ("cold", "warm"):
             stages = [run[kind][stage] for stage in STAGES]

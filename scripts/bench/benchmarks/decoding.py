@@ -1,4 +1,4 @@
-"""Generation with a cache of keys and values, compared with a full forward pass per token."""
+"""Decoding with a key-value cache, against a full forward pass per token."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from tinygen.train_step import merge, split
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rounds: int) -> str:
-    """A table: `num` texts at once, the most likely tokens of random weights until the window is full, by both.
+    """A table: both decode `num` texts greedily from random weights until the window is full.
 
-    The full pass is over a window of fixed length, compiled once, whose end is padding; its loop is jitted too.
+    The full pass runs over a padded window of fixed length, so it is compiled once; its loop is jitted too.
     """
     greedy = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0)
-    config = config_lib.change(gpt_step.loaded(recipe, settings), dict(precision="float32", objective=greedy))
+    config = config_lib.change(gpt_step.load_recipe(recipe, settings), dict(precision="float32", objective=greedy))
     length = config.data.length
     config = config_lib.change(config, dict(objective=dict(new_tokens=length)))
     parts = build.parts(config, gpt_step.codec_of(vocabulary, length))
     graphdef, objective = parts.graphdef, generating(parts)
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
-    # Every block is the identity at first: noise makes of it a model whose tokens depend on all before them.
+    # Blocks are initialised to the identity: noise makes each token depend on all previous ones.
     noise = iter(jax.random.split(stream(config.seed, "train"), len(jax.tree.leaves(params))))
     params = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(next(noise), leaf.shape, leaf.dtype), params)
     keys = example_keys(stream(config.seed, "sample"), 0, num)
@@ -51,14 +51,14 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
         window = jnp.full((num, length + 1), objective.end, jnp.int32)
         return jax.lax.fori_loop(0, length, draw, window)[:, 1:]
 
-    by_cache, by_passes = cached(params), full(params)
-    same = float(jnp.mean(by_cache == by_passes))
-    distinct = len(set(by_cache.ravel().tolist()))
+    tokens = cached(params)
+    same = float(jnp.mean(tokens == full(params)))
+    distinct = len(set(tokens.ravel().tolist()))
     contestants = [turns.timed(lambda each=each: jax.block_until_ready(each(params))) for each in (cached, full)]
     seconds = turns.take(contestants, rounds)
-    lines = [f"{num} text(s) of {length} tokens ({distinct} different ones), float32, greedy; medians of {rounds} rounds"]
+    lines = [f"{num} text(s) of {length} tokens ({distinct} distinct), float32, greedy; medians of {rounds} rounds"]
     for name, own in zip(("with a cache", "full passes"), seconds, strict=True):
-        middle = statistics.median(own)
-        lines.append(f"{name:<14} {1000 * middle:10.1f} ms {num * length / middle:10,.0f} tokens/s")
+        median = statistics.median(own)
+        lines.append(f"{name:<14} {1000 * median:10.1f} ms {num * length / median:10,.0f} tokens/s")
     lines.append(f"the cache is {turns.ratio(seconds[0], seconds[1]):.1f}x as fast; {same:.2%} of the tokens are the same")
     return "\n".join(lines)

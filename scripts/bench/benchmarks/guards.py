@@ -1,7 +1,7 @@
-"""The cost of the guards: the training step with and without them, on one batch on the device, in alternating blocks.
+"""Overhead of the guards: alternating blocks of training steps with and without them, on one batch on the device.
 
-With them the device looks whether loss and gradient are finite and takes the update only then; the host reads the counter of the
-call before, and looks for spikes. Without them the update is always taken and nothing is read.
+With them, the device applies an update only if loss and gradient are finite; the host reads the counter of the previous
+call and looks for spikes. Without them, every update is applied and nothing is read.
 """
 
 import os
@@ -23,26 +23,25 @@ GOAL = 0.01
 
 def measure(recipe: str, block: int, rounds: int) -> dict[str, Any]:
     """Seconds per block with and without the guards, for each round."""
-    from tinygen import build
-    from tinygen import train_step as state
+    from tinygen import build, train_step
 
     config = config_lib.load(recipe)
     if config.train.steps_per_call != 1:
-        raise UserError("train.steps_per_call: only single steps are timed here")
+        raise UserError("train.steps_per_call must be 1 here, since single steps are timed")
     codec = build.data_source(config).codec
-    guarded = taking(config, codec, block, guarded=True)
-    with mock.patch.object(state.jax.lax, "cond", lambda finite, update, skip: update()):
-        unguarded = taking(config, codec, block, guarded=False)
+    guarded = make_block(config, codec, block, guarded=True)
+    with mock.patch.object(train_step.jax.lax, "cond", lambda finite, update, skip: update()):
+        unguarded = make_block(config, codec, block, guarded=False)
     blocks = [unguarded, guarded]
     for run in blocks:
-        run()  # the first one touches its memory
+        run()  # warm up
     seconds = turns.take([turns.timed(run) for run in blocks], rounds)
-    shares = [mine / bare - 1 for bare, mine in zip(*seconds, strict=True)]
-    return {"recipe": os.path.basename(recipe), "block": block, "seconds": seconds, "overhead": statistics.median(shares), "goal": GOAL}
+    overhead = statistics.median(slower / faster - 1 for faster, slower in zip(*seconds, strict=True))
+    return {"recipe": os.path.basename(recipe), "block": block, "seconds": seconds, "overhead": overhead, "goal": GOAL}
 
 
-def taking(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable[[], None]:
-    """Runs a block of steps."""
+def make_block(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable[[], None]:
+    """Takes `block` steps."""
     import jax
 
     from tinygen.training.nonfinite import Guard, Spikes
@@ -73,14 +72,14 @@ def taking(config: Config, codec: Any, block: int, *, guarded: bool) -> Callable
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
     without, guarded = (1000 * statistics.median(seconds) / result["block"] for seconds in result["seconds"])
+    overhead = f"{result['overhead']:+.1%}, median of the rounds (goal: at most {result['goal']:.0%})"
     return "\n".join(
         [
             head(result["machine"]),
             f"{result['recipe']}: blocks of {result['block']} steps, medians of {len(result['seconds'][0])} rounds",
-            f"without guards {without:10.3f} ms a step",
-            f"with them      {guarded:10.3f} ms a step: {result['overhead']:+.1%}, the rounds' median (goal: at most {result['goal']:.0%})",
+            f"without guards {without:10.3f} ms per step",
+            f"with guards    {guarded:10.3f} ms per step: {overhead}",
             *caution(result["busy_before"]),
         ]
     )

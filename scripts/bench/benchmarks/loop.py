@@ -1,9 +1,9 @@
-"""The overhead of the training loop over its step.
+"""Overhead of the training loop over the step that it runs.
 
-Blocks of the real loop (tinygen/train.py: data, logging at the recipe's cadence, progress bar; previews, evaluations and saves
-off) take turns with blocks of the bare jitted step on one batch that stays on the device. Each block of the loop is compared
-with the mean of the bare blocks before and after it, so that a machine that slows down or speeds up does not count. Every
-block ends with a wait for the device.
+Blocks of the real loop (tinygen/train.py with data, logging at the recipe's interval and the progress bar, but no
+previews, evaluations or saves) alternate with blocks of the bare jitted step on a batch that stays on the device. Each
+block of the loop is compared with the mean of the bare blocks before and after it, which cancels drifts of the
+machine's speed. Every block ends by waiting for the device.
 """
 
 import itertools
@@ -34,7 +34,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     config = config_lib.load(recipe)
     block = config.train.log_every
     rounds = max(1, steps // block)
-    # A block to warm up, `rounds` to time, and one step more for the save that ends every run.
+    # One block to warm up, `rounds` to time, and one more step for the final save.
     quiet = dict(steps=(rounds + 1) * block + 1, steps_per_call=1, preview_every=0, eval_every=0, checkpoint_every=0)
     config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     source = build.data_source(config)
@@ -43,7 +43,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
         batch = next(batches)
     bare: list[float] = []
     loop: list[float] = []
-    own: Any = None  # the bare step's state
+    own: Any = None  # state of the bare step
     take_step: Any = None
     began = 0.0
 
@@ -74,7 +74,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     if stop:
         sys.exit(stop.status)
     around = [(before + after) / 2 for before, after in itertools.pairwise(bare)]
-    overheads = [mine / theirs - 1 for mine, theirs in zip(loop, around, strict=True)]
+    overheads = [looped / stepped - 1 for looped, stepped in zip(loop, around, strict=True)]
     return {
         "recipe": os.path.basename(recipe),
         "batch_size": config.batch_size,
@@ -89,7 +89,6 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
     lines = [
         head(result["machine"]),
         f"{result['recipe']}: batch {result['batch_size']}, {result['parameters']:,} parameters; blocks of {result['block']} steps",

@@ -1,4 +1,4 @@
-"""What the loss of a large vocabulary takes up: its logits whole, and in pieces."""
+"""Memory of the loss of a large vocabulary, with all logits at once and in chunks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,13 @@ from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 
-WHOLE = float(2**20)  # MiB of logits that may stand at once: all
+WHOLE = float(2**20)  # MiB of logits at once: more than any model has
 
 
 def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: int) -> str:
-    """A table, of XLA's plans: temporary memory of the loss and its gradient alone, and of the recipe's training step."""
-    config = config_lib.change(gpt_step.loaded(recipe, settings), dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1)))
+    """A table of temporary memory, as planned by XLA: of the loss with its gradient, and of the whole training step."""
+    changes = dict(batch_size=batch_size, mesh=dict(data=-1, fsdp=1, tensor=1))
+    config = config_lib.change(gpt_step.load_recipe(recipe, settings), changes)
     length, width, own = config.data.length, config.model.width, config.objective.logits_mib
     codec = gpt_step.codec_of(vocabulary, length)
 
@@ -36,8 +37,8 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: i
             return temporary(made.jitted, made.abstract, made.batch)
 
     lines = [
-        f"{batch_size} windows of {length} tokens, of {vocabulary:,}: temporary memory of a device, MiB",
-        f"{'':<14}    whole  {own:g} MiB a piece",
+        f"{batch_size} windows of {length} tokens, vocabulary {vocabulary:,}: temporary memory per device, MiB",
+        f"{'':<14}  at once  {own:g} MiB chunks",
     ]
     for name, taken in {"the loss alone": alone, "a whole step": step}.items():
         whole, pieces = taken(WHOLE) / 2**20, taken(own) / 2**20
@@ -46,8 +47,8 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, batch_size: i
 
 
 def temporary(jitted: Any, *arguments: Any) -> int:
-    """Bytes. Raises UserError where the compiler does not tell."""
+    """Bytes. Raises UserError if the compiler does not report them."""
     plan = jitted.lower(*arguments).compile().memory_analysis()
     if plan is None:
-        raise UserError(f"the compiler for {jax.default_backend()} does not tell what memory a program takes")
+        raise UserError(f"the compiler for {jax.default_backend()} does not report the memory of a program")
     return plan.temp_size_in_bytes

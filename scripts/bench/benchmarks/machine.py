@@ -1,4 +1,4 @@
-"""The machine: whether it is idle, and its description."""
+"""The machine being measured: how busy it is, and what it consists of."""
 
 import os
 import platform
@@ -10,20 +10,20 @@ from typing import Any
 
 from benchmarks import REPOSITORY
 
-BUSY = 0.1  # share of the processors' time that others may use
+BUSY = 0.1  # share of the CPU that other processes may use
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
-# Of a processor: what decides how fast its matrix products are.
+# CPU features that determine the speed of matrix products.
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "bf16", "sve", "i8mm")
 
 
 def busy_share(seconds: float = 2.0) -> float:
-    """The share of all processors' time in use, over the next seconds; by the load of the last minute where Linux's counters are not."""
+    """Share of the CPU in use over the next seconds; without /proc/stat, the load average per CPU."""
     if not Path("/proc/stat").exists():
         return os.getloadavg()[0] / (os.cpu_count() or 1)
 
     def ticks() -> tuple[int, int]:
         counts = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(counts), counts[3] + counts[4]  # all; idle and waiting for a disk
+        return sum(counts), counts[3] + counts[4]  # total; idle and waiting for I/O
 
     all_before, idle_before = ticks()
     time.sleep(seconds)
@@ -32,7 +32,7 @@ def busy_share(seconds: float = 2.0) -> float:
 
 
 def facts() -> dict[str, Any]:
-    """What a number depends on: processor, devices, versions, settings, revision."""
+    """What the measurements depend on: CPU, devices, versions, settings, revision."""
     import jax
 
     processor, features = cpu()
@@ -51,7 +51,7 @@ def facts() -> dict[str, Any]:
 
 
 def cpu(info: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
-    """The processor's name, and which of FEATURES it has."""
+    """The name of the CPU, and which of FEATURES it has."""
     lines = info.read_text().splitlines() if info.exists() else []
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     has = fields.get("flags", fields.get("Features", "")).split()
@@ -59,7 +59,7 @@ def cpu(info: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
 
 
 def revision() -> str:
-    """The commit that is measured, with "-dirty" where files differ from it; "" where git does not know."""
+    """The commit, with "-dirty" if files differ from it; "" without git."""
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -67,12 +67,17 @@ def revision() -> str:
         return ""
 
 
-def head(found: dict[str, Any]) -> str:
-    """The facts that a table opens with."""
-    processor = f"{found['cores']} cores of {found['cpu']} ({', '.join(found['cpu_features'])})"
-    return f"{found['devices']} on {processor}, JAX {found['versions']['jax']}"
+def head(facts: dict[str, Any]) -> str:
+    """The first line of a table."""
+    processor = f"{facts['cores']} cores of {facts['cpu']} ({', '.join(facts['cpu_features'])})"
+    return f"{facts['devices']} on {processor}, JAX {facts['versions']['jax']}"
+
+
+def refusal(busy: float) -> str:
+    """Why a benchmark does not start on a busy machine."""
+    return f"other processes use {busy:.0%} of the CPU, so timings would be unreliable (--force to measure anyway)"
 
 
 def caution(busy: float) -> list[str]:
-    """What a table of a busy machine ends with."""
-    return [f"FALSE NUMBERS: others used {busy:.0%} of the processors before the run."] if busy > BUSY else []
+    """The last line of a table that was measured on a busy machine."""
+    return [f"UNRELIABLE: other processes used {busy:.0%} of the CPU before the run."] if busy > BUSY else []

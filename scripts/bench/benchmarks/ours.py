@@ -1,6 +1,6 @@
-"""tinygen's side: a DiT on fixed noise of any shape, and its training step and sampler, compiled.
+"""tinygen's contestants: the compiled training step and sampler of a DiT on fixed noise of any shape.
 
-It takes JAX, Flax, Optax, NumPy, absl and ml_collections, and nothing else of what training needs.
+Only needs JAX, Flax, Optax, NumPy, absl and ml_collections, not all of the dependencies of training.
 """
 
 import itertools
@@ -20,15 +20,15 @@ from tinygen.errors import UserError, unknown
 from tinygen.media import Image
 
 CLASSES = 1000
-OPTIONS = ("width", "depth", "heads", "patch")  # of the model, on the command line
+OPTIONS = ("width", "depth", "heads", "patch")  # keys of the model that are flags
 
 
 class Work(NamedTuple):
-    """A function of tinygen that can be timed.
+    """Compiled work to be timed.
 
-    run: does it once and waits for the device
-    stages: seconds of its compilation: trace, lower, compile
-    flops: of one run
+    run: runs it once and waits for the device
+    stages: seconds to trace, lower and compile it
+    flops: FLOPs per run
     """
 
     run: Callable[[], Any]
@@ -38,10 +38,10 @@ class Work(NamedTuple):
 
 
 def prepare_process() -> bool:
-    """Prepares the process as the command line does; returns whether freed memory is kept."""
+    """Sets up the process as the command line does. Returns whether the packages for that are installed."""
     try:
         from tinygen.system import malloc, runtime
-    except ModuleNotFoundError:  # it needs etils, which a machine that is lent for measuring may not have
+    except ModuleNotFoundError:  # etils may be missing on a machine that is only used for benchmarks
         return False
     malloc.retain_freed_memory()
     runtime.disable_async_dispatch()
@@ -49,22 +49,22 @@ def prepare_process() -> bool:
 
 
 def grid(options: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
-    """Every combination of the options' values; without `heads`, heads of 64 features."""
+    """All combinations of the options' values; if `heads` is 0 or missing, heads have 64 features."""
     for values in itertools.product(*options.values()):
         chosen = dict(zip(options, values, strict=True))
         yield {**chosen, "heads": chosen.get("heads") or max(1, chosen["width"] // 64)}
 
 
 def configuration(chosen: Mapping[str, int], settings: Sequence[str]) -> Config:
-    """The default configuration with a DiT of these sizes, then `settings`: "key=value" each, as `--config.key=value` reads them."""
+    """The default configuration with a DiT of these sizes and "key=value" `settings`, as in `--config.key=value`."""
     model = {key: chosen[key] for key in OPTIONS}
     config = config_lib.base(batch_size=chosen["batch_size"], model=dict(name="microdit", **model), objective=dict(name="flow"))
-    return changed(config, settings)
+    return override(config, settings)
 
 
-def changed(config: Config, settings: Sequence[str]) -> Config:
-    """`config` with every "key=value". Raises UserError for an unknown key and for an invalid value."""
-    for setting in settings:  # one after the other: a new name brings another row of keywords
+def override(config: Config, settings: Sequence[str]) -> Config:
+    """`config` with the given "key=value" overrides. Raises UserError for unknown keys and invalid values."""
+    for setting in settings:  # one by one, since a new name changes which keys there are
         key, override, keys = setting.partition("=")[0], f"--config.{setting}", config_lib.flatten(config)
         if key not in keys:
             raise unknown("config key", key, keys)
@@ -83,16 +83,16 @@ def changed(config: Config, settings: Sequence[str]) -> Config:
 
 
 def noise_codec(shape: Sequence[int], classes: int = CLASSES) -> Codec:
-    """A codec of images with this shape and number of labels."""
+    """A codec of images of this shape with `classes` labels."""
     x = Field(shape=tuple(shape), dtype="float32", low=-1, high=1)
     label = Field(shape=(), dtype="int32", low=0, high=classes - 1)
     return Codec(medium=Image(), spec={"x": x, "label": label}, conditions=(Labels(tuple(map(str, range(classes)))),))
 
 
 class Step(NamedTuple):
-    """A training step before compilation: the jitted function and its arguments, as shapes with shardings.
+    """A training step before compilation: the jitted function, and its arguments as shapes with shardings.
 
-    create: makes the state
+    create: initialises the state
     """
 
     parts: Any
@@ -103,20 +103,20 @@ class Step(NamedTuple):
 
 
 def step_of(config: Config, codec: Codec) -> Step:
-    """The training step of a configuration for data of this codec, as the loop makes it."""
+    """The training step of a configuration for batches as the codec describes them, built as in the training loop."""
     from tinygen import build
     from tinygen.profiling import footprint
     from tinygen.training.program import make_program
 
     if config.train.steps_per_call != 1:
-        raise UserError("train.steps_per_call: only single steps are timed here; `bench.py calls` times several per call")
+        raise UserError("train.steps_per_call must be 1 here; `bench.py calls` times several steps per call")
     parts = build.parts(config, codec)
-    made = make_program(config, parts)
-    return Step(parts, made.step, made.initialise, footprint.placed(made.abstract, parts.layout), made.argument)
+    program = make_program(config, parts)
+    return Step(parts, program.step, program.initialise, footprint.placed(program.abstract, parts.layout), program.argument)
 
 
 def training_step(config: Config, codec: Codec) -> Work:
-    """One step of training on one batch of noise: forward, backward, optimizer, average."""
+    """A training step on a fixed batch of noise: forward and backward pass, optimizer, averaged weights."""
     import jax
 
     step = step_of(config, codec)
@@ -134,20 +134,20 @@ def training_step(config: Config, codec: Codec) -> Work:
 
 
 def noise(codec: Codec, batch_size: int) -> Batch:
-    """A random batch for the codec, each array uniform over its range."""
+    """A batch as the codec describes it, each array uniform over its range."""
     numbers = np.random.default_rng(0)
 
-    def drawn(field: Field) -> np.ndarray:
+    def draw(field: Field) -> np.ndarray:
         shape, low, high = (batch_size, *field.shape), field.low or 0, field.high or 0
         if np.issubdtype(np.dtype(field.dtype), np.integer):
             return numbers.integers(int(low), int(high) + 1, shape).astype(field.dtype)
         return numbers.uniform(low, high, shape).astype(field.dtype)
 
-    return {key: drawn(field) for key, field in codec.spec.items()}
+    return {key: draw(field) for key, field in codec.spec.items()}
 
 
 def sampler(config: Config, codec: Codec) -> Work:
-    """Sampling a batch, with each label in turn, from a model with its initial weights."""
+    """A batch of samples from freshly initialised weights, cycling through the labels."""
     import jax
     from flax import nnx
 

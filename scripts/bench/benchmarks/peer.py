@@ -1,6 +1,6 @@
-"""A peer: another implementation of the same work, in its own process, that takes a turn on request.
+"""Peers: other implementations of the same work, each in its own process, which take turns on request.
 
-The protocol is that of `benchmarks.worker`.
+`benchmarks.worker` describes the protocol.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from tinygen.errors import UserError
 
 WORKER = Path(__file__).resolve().parents[1] / "bench_peer.py"
 MODES = ("eager", "bf16", "compile", "compile_bf16")
-LIMIT = 10  # times the patience: how long any answer may take, that of a first turn, which may compile, as well
-GOODBYE = 5  # seconds that a worker may take to leave
+LIMIT = 10  # timeout of any answer, as a multiple of the patience; a first turn may include compilation
+GOODBYE = 5  # seconds that a worker may take to exit
 
 
 class Peer:
-    """A worker in one mode, just started.
+    """A worker process in one mode.
 
-    facts: what the worker says of itself, once it is ready
-    first: seconds of its first turn, which may compile; None if that came to no end
-    races: it is quick enough to take part in rounds
-    once: seconds of the second turn of one that is not; None if that came to no end
-    idle: seconds of processor time that it took between its turns, when others worked
-    disturbed: seconds of processor time that this process took during its turns
+    facts: what the worker reports about itself once it is ready
+    first: seconds of its first turn, which may include compilation; None if it timed out
+    races: whether it is fast enough to take part in rounds
+    once: seconds of its second turn if it does not race; None if it timed out
+    idle: seconds of CPU time that the worker used between its turns
+    disturbed: seconds of CPU time that this process used during the worker's turns
     """
 
     def __init__(self, name: str, process: subprocess.Popen[str], log: TextIO, patience: float, needs: str):
         assert process.stdin is not None
         assert process.stdout is not None
         self.name, self.process, self.log, self.patience, self.needs = name, process, log, patience, needs
-        self.requests, self.said = process.stdin, process.stdout
+        self.requests, self.answers = process.stdin, process.stdout
         self.facts: dict[str, Any] | None = None
         self.first: float | None = None
         self.once: float | None = None
@@ -45,18 +45,18 @@ class Peer:
         self.idle = self.disturbed = self.rested_at = 0.0
 
     def end(self) -> None:
-        """Ends the process, whatever it does."""
+        """Ends the process, by force if necessary."""
         with contextlib.suppress(OSError):
-            self.requests.close()  # it then exits, and so do its children
+            self.requests.close()  # lets it exit by itself, with any children
         try:
             self.process.wait(GOODBYE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.said.close()
+        self.answers.close()
 
     def prepare(self) -> bool:
-        """Waits until it is ready and lets it take a first and a second turn; whether it `races`."""
+        """Waits until the worker is ready and takes two turns. Returns `races`."""
         self.facts = self._answer("ready")
         if self.facts is None:
             raise UserError(f"{self.name} was not ready within {LIMIT * self.patience:.0f} s (--peer_patience)")
@@ -67,13 +67,13 @@ class Peer:
         return self.races
 
     def turn(self) -> float:
-        """Seconds of one piece of work, as the worker measures them. Raises UserError if it comes to no end."""
+        """Seconds of one turn, as measured by the worker. Raises UserError if it times out."""
         self.idle += self._processor_time() - self.rested_at
         ours = time.process_time()
         seconds = self._turn()
         self.disturbed += time.process_time() - ours
         if seconds is None:
-            raise UserError(f"{self.name} gave no answer within {LIMIT * self.patience:.0f} s, though it had been quick enough before")
+            raise UserError(f"{self.name} timed out after {LIMIT * self.patience:.0f} s, although it was fast enough before")
         return seconds
 
     def _turn(self) -> float | None:
@@ -86,10 +86,10 @@ class Peer:
         return seconds
 
     def _answer(self, key: str) -> Any:
-        """What the worker's next line says under `key`; None if none comes in time."""
-        if not select.select([self.said], [], [], LIMIT * self.patience)[0]:
+        """The value of `key` in the worker's next line; None if it times out."""
+        if not select.select([self.answers], [], [], LIMIT * self.patience)[0]:
             return None
-        line = self.said.readline()
+        line = self.answers.readline()
         if not line:
             raise self._death()
         answer = json.loads(line)
@@ -100,11 +100,11 @@ class Peer:
     def _death(self) -> Exception:
         status = self.process.wait()
         self.log.seek(0)
-        said = [line.strip() for line in self.log if line.strip()]
-        return UserError(f"{self.name} died, status {status}: {said[-1] if said else 'it said nothing'}")
+        lines = [line.strip() for line in self.log if line.strip()]
+        return UserError(f"{self.name} died with status {status}: {lines[-1] if lines else 'no output'}")
 
     def _processor_time(self) -> float:
-        """Seconds that the worker's threads have computed so far; 0 where Linux does not count them."""
+        """Seconds of CPU time used by the worker so far; 0 without /proc."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -116,13 +116,14 @@ class Peer:
 def started(
     python: str, mode: str, options: Mapping[str, Any], patience: float, worker: Path | None = None, needs: str = "torch and diffusers"
 ) -> Iterator[Peer]:
-    """A worker under the interpreter `python`, with the options of `bench_peer.py` or another `worker`; it ends with the context.
+    """Runs a worker under the interpreter `python` until the context exits.
 
-    patience: seconds that a turn of a peer that races may take
-    needs: the packages that the worker imports, for a message
+    options: flags of the script `worker`, by default `bench_peer.py`
+    patience: longest turn, in seconds, of a peer that races
+    needs: the packages that the worker imports, for error messages
     """
     command = [python, str(worker or WORKER), f"--mode={mode}", *(f"--{name}={value}" for name, value in options.items())]
-    with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would block the worker
+    with tempfile.TemporaryFile("w+") as log:  # an unread pipe would block the worker
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
         except OSError as error:

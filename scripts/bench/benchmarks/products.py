@@ -1,4 +1,4 @@
-"""The speed of the fastest matrix products on this machine, the reference for a training step."""
+"""The best speed of a single matrix product on this machine, as a reference for training steps."""
 
 import functools
 import time
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.machine import caution, head
 
-# [rows, inner] by [inner, columns], in the order of their operations.
+# (rows, inner, columns) of [rows, inner] x [inner, columns], in order of FLOPs.
 SHAPES = (
     (512, 512, 512),
     (2048, 384, 1536),
@@ -16,13 +16,13 @@ SHAPES = (
     (4096, 4096, 4096),
     (8192, 8192, 8192),
 )
-SLICE = 0.1  # seconds of products that are timed together: long beside what it takes to start one
+SLICE = 0.1  # seconds of products timed together, so that dispatch is negligible
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
-    """FLOP/s by shape and kind of operands, in about `seconds` per kind; shapes that would exceed the remaining time are skipped.
+    """FLOP/s of each shape and dtype, in about `seconds` per dtype; shapes that would take longer are skipped.
 
-    The arithmetic is that of the model's own products: float32 exact, or operands of bfloat16 summed in float32.
+    The arithmetic is that of the models: float32, or bfloat16 operands accumulated in float32.
     """
     import jax
     import jax.numpy as jnp
@@ -39,7 +39,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
             jax.block_until_ready([multiply(a, b) for _ in range(times)][-1])
             return time.perf_counter() - start
 
-        block(1)  # compiles
+        block(1)  # compile
         times = max(1, min(50, int(SLICE / block(1))))
         return {
             "operands": operands,
@@ -59,13 +59,12 @@ def measure(seconds: float) -> list[dict[str, Any]]:
 
 
 def best(found: list[dict[str, Any]]) -> dict[str, float]:
-    """{operands: the most FLOP/s that any shape reached}"""
+    """{dtype: the best FLOP/s of any shape}"""
     kinds = dict.fromkeys(each["operands"] for each in found)
     return {kind: max(max(each["flops_per_s"]) for each in found if each["operands"] == kind) for kind in kinds}
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
     lines = [head(result["machine"]), "operands   rows x inner x columns    GFLOP/s   (best of three)"]
     for each in result["products"]:
         lines.append(f"{each['operands']:<9}  {' x '.join(map(str, each['shape'])):>22} {max(each['flops_per_s']) / 1e9:10.1f}")

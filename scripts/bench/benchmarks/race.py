@@ -1,4 +1,4 @@
-"""Times tinygen with several settings and peers in turns, on a training step or a batch of samples."""
+"""tinygen, tinygen with other settings, and peers at the same work: a training step or a batch of samples."""
 
 import contextlib
 import statistics
@@ -12,11 +12,11 @@ from tinygen.config import Config
 from tinygen.errors import UserError
 
 WORKS = {"step": ours.training_step, "sampling": ours.sampler}
-SAMPLER = ("objective.sampler=euler", "objective.guidance=1.0")  # one evaluation a step, and none for a null condition
+SAMPLER = ("objective.sampler=euler", "objective.guidance=1.0")  # one evaluation per step, without guidance
 
 
 class Opponents(NamedTuple):
-    """python: an interpreter with what peers need, "" for none; patience: as for `Peer`"""
+    """python: interpreter of the peers, "" for none; patience: as for `peer.started`"""
 
     python: str = ""
     modes: Sequence[str] = ()
@@ -34,10 +34,10 @@ def measure(
     opponents: Opponents,
     product_seconds: float,
 ) -> dict[str, Any]:
-    """Every combination of `sizes` at `work`: {"products": ..., "runs": [{sizes, "contestants": [...]}, ...]}.
+    """Measures `work` for all combinations of `sizes`: {"products", "runs": [{sizes, "contestants": [...]}, ...]}.
 
-    settings: "key=value" of ours
-    against: settings besides those, of a contestant each
+    settings: "key=value" overrides of tinygen's configuration
+    against: additional overrides, one contestant each
     """
     before = products.measure(product_seconds)
     runs = []
@@ -62,7 +62,7 @@ def compete(
     rounds: int,
     opponents: Opponents,
 ) -> list[dict[str, Any]]:
-    """A row per contestant; tinygen is first, and the reference of the others."""
+    """One row per contestant. The first is tinygen, with which the others are compared."""
     from tinygen import build
 
     codec, variants = ours.noise_codec(shape), [[], *against]
@@ -71,12 +71,12 @@ def compete(
     with contextlib.ExitStack() as stack:
         works = [WORKS[work](config, codec) for config in configs]
         for own in works:
-            own.run()  # the first one touches its memory
+            own.run()  # warm up
         peers: list[Peer] = []
         for mode in opponents.modes if opponents.python else ():
             peers.append(peer := stack.enter_context(started(opponents.python, mode, options, opponents.patience)))
             if not peer.prepare():
-                peer.end()  # or it might compute while others are timed
+                peer.end()  # or it might compute while the others are timed
         racing = [peer.turn for peer in peers if peer.races]
         seconds = iter(turns.take([*(turns.timed(own.run) for own in works), *racing], rounds))
     rows = [
@@ -94,7 +94,7 @@ def compete(
 
 
 def speed(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float]:
-    """Images per second, and `ratio`: the first contestant's speed over this one's, the median over the rounds."""
+    """Images per second, and `ratio`: the speed of the first contestant relative to this one, by the median over rounds."""
     if not row["seconds"]:
         return {}
     seconds = row["seconds"] if row.get("raced", True) else row["seconds"] * len(first["seconds"])
@@ -103,31 +103,33 @@ def speed(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float]:
 
 
 def peer_options(work: str, config: Config, shape: Sequence[int], settings: Sequence[str]) -> dict[str, Any]:
-    """The arguments of `bench_peer.py`. Raises UserError for work that it does not support."""
+    """The flags of `bench_peer.py`. Raises UserError for work that it does not support."""
     import jax
 
     known = (*SAMPLER, f"objective.nfe={config.objective.nfe}")
-    if own := [setting for setting in settings if setting.startswith("objective.") and setting not in known]:
-        raise UserError(f"--peer does not support {', '.join(own)}: its network would differ")
+    if unsupported := [setting for setting in settings if setting.startswith("objective.") and setting not in known]:
+        raise UserError(f"--peer does not support {', '.join(unsupported)}")
     height, width, channels = shape
     if height != width:
-        raise UserError(f"--peer: its images are square, but --shape is {height},{width},{channels}")
+        raise UserError(f"--peer needs square images, but --shape is {height},{width},{channels}")
     if jax.default_backend() != "cpu":
-        raise UserError(f"--peer computes on the CPU, but tinygen on {jax.default_backend()}: set JAX_PLATFORMS=cpu")
+        raise UserError(f"--peer runs on the CPU, but tinygen runs on {jax.default_backend()}: set JAX_PLATFORMS=cpu")
     sizes = {name: config.model[name] for name in ("patch", "width", "depth", "heads")}
     nfe = config.objective.nfe
     return dict(work=work, size=height, channels=channels, **sizes, classes=ours.CLASSES, batch_size=config.batch_size, nfe=nfe)
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
-    lines = [head(result["machine"]), f"medians of {result['rounds']} rounds; settings: {' '.join(result['settings']) or 'the defaults'}"]
+    lines = [
+        head(result["machine"]),
+        f"medians of {result['rounds']} rounds; settings: {' '.join(result['settings']) or 'defaults'}",
+    ]
     wide = max(len(row["name"]) for run in result["runs"] for row in run["contestants"])
     for run in result["runs"]:
         first = run["contestants"][0]
         sizes = ", ".join(f"{name} {run[name]}" for name in (*ours.OPTIONS, "batch_size"))
         lines += ["", f"{sizes} of {run['shape']}: {first['flops'] / 1e9:.1f} GFLOP"]
-        lines.append(f"{'':<{wide}}  parameters         ms   images/s    GFLOP/s  of best product  compile s  tinygen to it")
+        lines.append(f"{'':<{wide}}  parameters         ms   images/s    GFLOP/s  of best product  compile s  tinygen vs it")
         lines += [line(row, wide) for row in run["contestants"]]
     best = ", ".join(f"{kind} {rate / 1e9:.1f} GFLOP/s" for kind, rate in result["products"]["best"].items())
     return "\n".join([*lines, "", f"best product: {best or 'not measured'}", *caution(result["busy_before"])])
@@ -137,10 +139,10 @@ def line(row: Mapping[str, Any], wide: int) -> str:
     """The row of one contestant."""
     start = f"{row['name']:<{wide}}  {row['parameters']:>10,}"
     if not row["seconds"]:
-        return f"{start}   no turn ended within the time that --peer_patience gives"
+        return f"{start}   timed out (--peer_patience)"
     start += f" {1000 * statistics.median(row['seconds']):10.1f} {row['images_per_s']:10.3f}"
     if "flops_per_s" not in row:
-        once = "" if row["raced"] else "  (one turn, in no round: too slow for --peer_patience)"
+        once = "" if row["raced"] else "  (a single turn: too slow for --peer_patience)"
         return f"{start} {'':37} {row['ratio']:13.2f}x{once}"
     share = f"{row['share']:.0%} {row['operands']}" if row["share"] else "-"
     return f"{start} {row['flops_per_s'] / 1e9:10.1f} {share:>16} {sum(row['compile_s'].values()):10.1f} {row['ratio']:13.2f}x"

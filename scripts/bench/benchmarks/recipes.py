@@ -1,4 +1,4 @@
-"""The training steps, or the samples, of several recipes side by side, on noise of one shape with ten labels."""
+"""Training steps or samples of several recipes side by side, on noise of one shape with ten labels."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from tinygen.errors import UserError
 
 
 def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, rounds: int, nfes: Sequence[int] = ()) -> dict[str, Any]:
-    """Seconds of each recipe's step, round by round; `speed` is each one's to the first's.
+    """Seconds of each recipe's step for each round; `speed` is relative to the first recipe.
 
-    nfes: time a batch of samples in place of a step, with each of these budgets of network evaluations
+    nfes: if given, time a batch of samples instead of a step, with each of these numbers of network evaluations
     """
     codec = ours.noise_codec(shape, classes=10)
     configs = [(recipe, config_lib.change(config_lib.load(recipe), dict(batch_size=batch_size))) for recipe in recipes]
     for recipe, config in configs if nfes else ():
         if "nfe" not in config.objective:
-            raise UserError(f"{recipe}: objective {config.objective.name!r} draws no samples by network evaluations")
+            raise UserError(f"{recipe}: objective {config.objective.name!r} has no number of network evaluations (nfe)")
     if nfes:
         settings = [
             (f"{recipe}, nfe {nfe}", config_lib.change(config, dict(objective=dict(nfe=nfe)))) for recipe, config in configs for nfe in nfes
@@ -28,7 +28,7 @@ def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, round
     else:
         works = [(recipe, ours.training_step(config, codec)) for recipe, config in configs]
     for _, work in works:
-        work.run()  # the first one touches its memory
+        work.run()  # warm up
     seconds = turns.take([turns.timed(work.run) for _, work in works], rounds)
     return {
         "recipes": [name for name, _ in works],
@@ -42,13 +42,12 @@ def measure(recipes: Sequence[str], shape: Sequence[int], batch_size: int, round
 
 
 def table(result: dict[str, Any]) -> str:
-    """What a person reads."""
     width, what = max(map(len, result["recipes"])), result["what"]
     of_one = result["batch_size"] if what == "images" else 1
     lines = [
         head(result["machine"]),
         f"batch {result['batch_size']} of {result['shape']}; medians of {len(result['seconds'][0])} rounds",
-        f"{'recipe':<{width}}  parameters {what + '/s':>10}   to the first",
+        f"{'recipe':<{width}}  parameters {what + '/s':>10}vs the first",
     ]
     rows = zip(result["recipes"], result["parameters"], result["seconds"], result["speed"], strict=True)
     lines += [f"{name:<{width}}  {size:>10,} {of_one / statistics.median(own):10.3f} {speed:13.2f}x" for name, size, own, speed in rows]

@@ -1,4 +1,4 @@
-"""Times commands from the shell: training until its first step is in metrics.jsonl, and sampling from that run."""
+"""Start-up time from a shell: training until the first step is in metrics.jsonl, and sampling from that run."""
 
 import functools
 import os
@@ -18,23 +18,24 @@ from benchmarks.machine import caution, head
 from tinygen.errors import UserError
 
 COMMANDS = ("train", "sample")
-LIMIT = 600  # seconds for a first step
+LIMIT = 600  # seconds until the first step
 
 
 class Checkout:
     """A checkout of tinygen whose commands are timed, with its own folder for runs.
 
-    `train` and `sample` return wall seconds. They raise UserError with the last line of stderr if the command fails.
+    `train` and `sample` return wall-clock seconds. They raise UserError with the last line of stderr if the command
+    fails.
     """
 
-    def __init__(self, tree: Path, recipe: str, num: int, place: Path):
+    def __init__(self, tree: Path, recipe: str, num: int, folder: Path):
         name, _, variant = recipe.partition(":")
-        self.tree, self.num, self.place = tree, num, place
+        self.tree, self.num, self.folder = tree, num, folder
         self.recipe = f"{tree / 'configs' / name}.py{':' if variant else ''}{variant}"
-        self.run, self.errors = place / "run", place / "errors.txt"
+        self.run, self.errors = folder / "run", folder / "errors.txt"
 
     def train(self) -> float:
-        """Seconds to the first line of metrics.jsonl; the run is then asked to stop, and saves its state."""
+        """Seconds until the first line of metrics.jsonl; the run is then stopped."""
         shutil.rmtree(self.run, ignore_errors=True)
         start = time.perf_counter()
         process = self._begin("train", f"--config={self.recipe}", f"--workdir={self.run}", "--config.train.log_every=1")
@@ -53,9 +54,9 @@ class Checkout:
             _end(process)
 
     def sample(self) -> float:
-        """Seconds to sample from the run of `train`."""
+        """Seconds to draw samples from the run of `train`."""
         start = time.perf_counter()
-        process = self._begin("sample", f"--ckpt={self.run}", f"--num={self.num}", f"--out={self.place / 'drawn'}")
+        process = self._begin("sample", f"--ckpt={self.run}", f"--num={self.num}", f"--out={self.folder / 'samples'}")
         try:
             if process.wait():
                 self._failed("sample")
@@ -66,31 +67,35 @@ class Checkout:
     def _begin(self, *words: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {
             "PYTHONPATH": str(self.tree),
-            "PYTHONDONTWRITEBYTECODE": "",  # as where nobody has set it
-            "PYTHONPYCACHEPREFIX": str(self.place / "bytecode"),
-            "JAX_COMPILATION_CACHE_DIR": str(self.place / "compiled"),
+            "PYTHONDONTWRITEBYTECODE": "",  # the default
+            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
         }
         with self.errors.open("wb") as errors:
             return subprocess.Popen(
-                [sys.executable, "-m", "tinygen", *words], env=environment, cwd=self.place, stdout=subprocess.DEVNULL, stderr=errors
+                [sys.executable, "-m", "tinygen", *words],
+                env=environment,
+                cwd=self.folder,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
             )
 
     def _failed(self, command: str) -> None:
-        said = self.errors.read_text(errors="replace").strip() or "it said nothing"
-        raise UserError(f"tinygen {command} of {self.tree} failed: {said.splitlines()[-1]}")
+        output = self.errors.read_text(errors="replace").strip() or "no output"
+        raise UserError(f"tinygen {command} in {self.tree} failed: {output.splitlines()[-1]}")
 
 
 def measure(recipe: str, num: int, rounds: int, against: Sequence[Path]) -> dict[str, Any]:
-    """{"runs": [{"name", "train": [seconds], "sample": [seconds]}, ...]}: this tree's, then each other's, round by round in turns.
+    """{"runs": [{"name", "train": [seconds], "sample": [seconds]}, ...]} of this and other checkouts, in turns.
 
-    The first round, which compiles, is not counted.
+    The first round compiles and is not counted.
     """
     trees = [REPOSITORY, *(tree.resolve() for tree in against)]
-    with tempfile.TemporaryDirectory() as folder:
-        places = [Path(folder) / str(number) for number in range(len(trees))]
-        for place in places:
-            place.mkdir()
-        checkouts = [Checkout(tree, recipe, num, place) for tree, place in zip(trees, places, strict=True)]
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [Path(temporary) / str(number) for number in range(len(trees))]
+        for folder in folders:
+            folder.mkdir()
+        checkouts = [Checkout(tree, recipe, num, folder) for tree, folder in zip(trees, folders, strict=True)]
         seconds = {
             command: turns.take([functools.partial(getattr(Checkout, command), each) for each in checkouts], rounds + 1)
             for command in COMMANDS
@@ -100,13 +105,12 @@ def measure(recipe: str, num: int, rounds: int, against: Sequence[Path]) -> dict
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
     wide = max(len(run["name"]) for run in result["runs"])
     rounds = len(result["runs"][0][COMMANDS[0]])
     return "\n".join(
         [
             head(result["machine"]),
-            f"{result['recipe']}: seconds to the first step, and for {result['num']} samples; median (least to most) of {rounds}",
+            f"{result['recipe']}: seconds to the first step, and for {result['num']} samples; median (min to max) of {rounds}",
             *(
                 f"{run['name']:<{wide}}" + "".join(f"   {command} {_spread(run[command])}" for command in COMMANDS)
                 for run in result["runs"]
@@ -117,7 +121,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process if it still runs, so that an interrupted benchmark leaves none behind."""
+    """Kills a process that still runs, so that an interrupted benchmark leaves none behind."""
     process.kill()
     process.wait()
 

@@ -1,15 +1,15 @@
-"""Contestants take turns, so that a machine that slows down or speeds up slows or speeds them all."""
+"""Contestants take turns, so that drifts of the machine's speed affect all of them alike."""
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Turn = Callable[[], float]  # does its piece of work, gives the seconds that it took
+Turn = Callable[[], float]  # does one unit of work, returns the seconds it took
 
 
 def timed(work: Callable[[], Any]) -> Turn:
-    """`work` as a turn; it must wait for the device."""
+    """`work`, which must wait for the device, as a turn."""
 
     def turn() -> float:
         start = time.perf_counter()
@@ -20,7 +20,7 @@ def timed(work: Callable[[], Any]) -> Turn:
 
 
 def take(contestants: Sequence[Turn], rounds: int) -> list[list[float]]:
-    """Seconds of each contestant, round by round, in an order that turns round every time."""
+    """Seconds of each contestant for each round; the order is reversed every round."""
     seconds: list[list[float]] = [[] for _ in contestants]
     for number in range(rounds):
         order = range(len(contestants))
@@ -30,5 +30,5 @@ def take(contestants: Sequence[Turn], rounds: int) -> list[list[float]]:
 
 
 def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
-    """How many times as fast the first is as the other: the median of the rounds' ratios."""
+    """Speed of the first relative to the second, as the median of the per-round ratios."""
     return statistics.median(other / own for own, other in zip(seconds, others, strict=True))

@@ -1,7 +1,8 @@
-"""The common part of peers, which run under another interpreter and exchange lines with `peer.Peer`.
+"""The worker's side of the protocol between `peer.Peer` and a peer, which runs under another Python interpreter.
 
-On standard output, JSON: first {"ready": facts} or {"error": reason}, then {"seconds": s} for every line "turn" on standard input,
-which does one piece of the work; at the end of its input a worker leaves. Between turns it waits for the next line and for nothing else.
+The worker prints JSON lines to standard output: first {"ready": facts} or {"error": reason}, then {"seconds": s} after
+each turn, which it takes for every line "turn" on standard input. It exits at the end of its input. Between turns it
+only waits for input.
 """
 
 import json
@@ -15,10 +16,10 @@ from typing import Any
 def serve(prepare: Callable[[], tuple[Callable[[], Any], dict[str, Any]]]) -> int:
     """Takes turns until the input ends. Returns the exit status.
 
-    prepare: gives (one piece of the work, what is worth knowing of the peer); it imports what only that interpreter has
+    prepare: returns (a turn, facts about the peer); it imports the packages that only this interpreter has
     """
-    with os.fdopen(os.dup(1), "w", buffering=1) as lines:  # standard output is for the protocol alone
-        os.dup2(2, 1)  # what libraries print goes to standard error
+    with os.fdopen(os.dup(1), "w", buffering=1) as lines:  # standard output is reserved for the protocol
+        os.dup2(2, 1)  # libraries print to standard error
         try:
             turn, facts = prepare()
         except ImportError as error:

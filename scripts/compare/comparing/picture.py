@@ -1,4 +1,4 @@
-"""A comparison as one picture: a row per way of sampling, a column per number of network evaluations, scores below the samples."""
+"""The figure of a comparison: ways of sampling by numbers of network evaluations, with scores below the samples."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,22 +11,27 @@ from matplotlib.figure import Figure
 
 from tinygen.media import image
 
-WIDTH, GAP = 1.9, 0.15  # inches of a cell's samples, and between two cells
-LEFT, TOP, LINE = 2.1, 0.8, 0.17  # inches of a row's name, of the title and of a line of scores
+WIDTH, GAP = 1.9, 0.15  # inches: width of a cell, gap between cells
+LEFT, TOP, LINE = 2.1, 0.8, 0.17  # inches: width of the row names, height of the title and of a line of scores
 DPI = 150
 GREY = "0.35"
 
 
 class Cell(NamedTuple):
-    """pictures: uint8 [N, H, W, C]; beneath: lines of text; reason: why there are no pictures, where there are none"""
+    """A cell.
+
+    pictures: uint8 [N, H, W, C]
+    caption: lines of text below
+    reason: why there are no pictures, if there are none
+    """
 
     pictures: np.ndarray | None = None
-    beneath: Sequence[str] = ()
+    caption: Sequence[str] = ()
     reason: str = ""
 
 
 class Row(NamedTuple):
-    """name; about: lines of text under it; cells: one a column"""
+    """about: lines of text below the name; cells: one per column"""
 
     name: str
     about: Sequence[str]
@@ -36,25 +41,25 @@ class Row(NamedTuple):
 def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], across: int) -> None:
     """Writes a PNG file.
 
-    heads: of the columns
-    across: samples side by side in a cell
+    heads: titles of the columns
+    across: samples per row of a cell
     """
     sheets = [[None if cell.pictures is None else image.grid(cell.pictures, across) for cell in row.cells] for row in rows]
     height = max((WIDTH * sheet.shape[0] / sheet.shape[1] for row in sheets for sheet in row if sheet is not None), default=WIDTH)
-    beneath = LINE * (1 + max((len(cell.beneath) for row in rows for cell in row.cells), default=0)) + GAP
-    total = (LEFT + len(heads) * (WIDTH + GAP), TOP + len(rows) * (height + beneath))
+    below = LINE * (1 + max((len(cell.caption) for row in rows for cell in row.cells), default=0)) + GAP
+    total = (LEFT + len(heads) * (WIDTH + GAP), TOP + len(rows) * (height + below))
     figure = Figure(figsize=total, dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
 
     def write(x: float, y: float, text: str, **style: Any) -> None:
-        """Draws text at a distance in inches from the left and from the top."""
+        """Writes text at `x` inches from the left and `y` from the top."""
         figure.text(x / total[0], 1 - y / total[1], text, va="top", **style)
 
     write(GAP, GAP, title, fontsize=11)
     for column, head in enumerate(heads):
         write(LEFT + column * (WIDTH + GAP) + WIDTH / 2, TOP - 0.27, head, ha="center", fontsize=11, weight="bold")
     for number, (row, own) in enumerate(zip(rows, sheets, strict=True)):
-        top = TOP + number * (height + beneath)
+        top = TOP + number * (height + below)
         name = textwrap.wrap(row.name, 20)
         write(GAP, top, "\n".join(name), fontsize=11, weight="bold")
         write(GAP, top + 0.21 * len(name), "\n".join(row.about), fontsize=8.5, color=GREY, linespacing=1.4)
@@ -70,5 +75,12 @@ def draw(path: Path, title: str, heads: Sequence[str], rows: Sequence[Row], acro
                 axes.text(0.5, 0.5, reason, ha="center", va="center", fontsize=8.5, color=GREY, transform=axes.transAxes)
             else:
                 axes.imshow(sheet.squeeze(), cmap="gray", vmin=0, vmax=255, aspect="auto")
-            write(left + WIDTH / 2, top + height + 0.05, "\n".join(cell.beneath), ha="center", fontsize=8.5, linespacing=1.25)
+            write(
+                left + WIDTH / 2,
+                top + height + 0.05,
+                "\n".join(cell.caption),
+                ha="center",
+                fontsize=8.5,
+                linespacing=1.25,
+            )
     figure.savefig(path)

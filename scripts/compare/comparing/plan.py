@@ -1,4 +1,4 @@
-"""The plan of a comparison: arms, which are trained, and rows, which are ways of sampling them. Mistakes are found before any training."""
+"""The plan of a comparison, checked before training: arms, which are trained, and rows, ways of sampling them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ SETTINGS = tuple(name for name in DENOISING if name != "nfe")
 
 
 class Arm(NamedTuple):
-    """A recipe to train, and its `config`."""
+    """A recipe to train, and its configuration."""
 
     name: str
     recipe: str
@@ -22,7 +22,11 @@ class Arm(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A way of sampling an arm, with `settings` in place of its recipe's. faults: {nfe: why it is impossible, or ""}"""
+    """A way of sampling an arm.
+
+    settings: sampler settings that replace those of the recipe
+    faults: {nfe: why the arm cannot sample with it, or ""}
+    """
 
     arm: Arm
     settings: dict[str, Any]
@@ -39,30 +43,30 @@ class Row(NamedTuple):
 
 
 def arms_of(words: Sequence[str], overrides: list[str]) -> list[Arm]:
-    """Raises UserError for an invalid arm, a duplicate name, and recipes that do not sample in steps or learn different data."""
+    """The arms of NAME=RECIPE. Raises UserError for invalid or repeated ones, and for recipes without `nfe` or of other data."""
     arms: dict[str, Arm] = {}
     for word in words:
         name, _, recipe = word.partition("=")
         if not name or not recipe or set(name) & set("/:"):
-            raise UserError(f"--arm={word}: give NAME=RECIPE, without / or : in the name")
+            raise UserError(f"--arm={word}: expected NAME=RECIPE, with no / or : in the name")
         if name in arms:
-            raise UserError(f"--arm={word}: another arm is called {name}; give each its own name")
+            raise UserError(f"--arm={word}: the name {name} is already used")
         arms[name] = Arm(name, recipe, cli.configured(recipe, overrides)[0])
         objective, data = arms[name].config.objective, arms[name].config.data
         if "nfe" not in objective:
-            raise UserError(f"--arm={word}: objective {objective.name!r} does not sample with a number of network evaluations")
+            raise UserError(f"--arm={word}: objective {objective.name!r} has no number of network evaluations (nfe)")
         if data != next(iter(arms.values())).config.data:
-            raise UserError(f"--arm={word}: its data differ from the first arm's; compare recipes on the same data")
+            raise UserError(f"--arm={word}: its section `data` differs from that of the first arm")
     return list(arms.values())
 
 
 def rows_of(arms: Sequence[Arm], sampling: Sequence[str], nfes: Sequence[int]) -> list[Row]:
-    """Raises UserError for settings that an arm does not have, and for a row without any cell."""
+    """The rows of all arms. Raises UserError for settings that an arm lacks, and for rows without any possible cell."""
     chosen: dict[str, list[str]] = {arm.name: [] for arm in arms}
     for word in sampling:
         name, colon, settings = word.partition(":")
         if not colon:
-            raise UserError(f"--sampling={word}: give NAME:KEY=VALUE, for example {arms[0].name}:sampler=euler")
+            raise UserError(f"--sampling={word}: expected NAME:KEY=VALUE, for example {arms[0].name}:sampler=euler")
         if name not in chosen:
             raise unknown(f"arm in --sampling={word}:", name, chosen)
         chosen[name].append(settings)
@@ -81,21 +85,21 @@ def settings_of(words: str, config: Config) -> dict[str, Any]:
     for word in filter(None, words.split(",")):
         name, _, value = word.partition("=")
         if name not in SETTINGS:
-            raise unknown("setting of sampling", name, SETTINGS)
+            raise unknown("sampler setting", name, SETTINGS)
         if name not in config.objective:
             raise UserError(f"{word}: objective {config.objective.name!r} has no such setting")
         try:
             found[name] = type(config.objective[name])(value)
         except ValueError as error:
-            raise UserError(f"{word}: {name} is a number") from error
+            raise UserError(f"{word}: {name} must be a number") from error
     return found
 
 
 def fault(config: Config, settings: Mapping[str, Any], nfe: int) -> str:
-    """Why a recipe's objective cannot sample that way; "" if it can."""
-    given = config_lib.change(config, {"objective": {**settings, "nfe": nfe}}).objective.to_dict()
+    """Why a recipe's objective cannot sample with these settings; "" if it can."""
+    keywords = config_lib.change(config, {"objective": {**settings, "nfe": nfe}}).objective.to_dict()
     try:
-        build.OBJECTIVES[given.pop("name")](**given, shape=(1,))
+        build.OBJECTIVES[keywords.pop("name")](**keywords, shape=(1,))
     except UserError as error:
         return str(error).splitlines()[0]
     return ""

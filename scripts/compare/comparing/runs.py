@@ -1,4 +1,4 @@
-"""Trains the runs of a comparison, and reads their costs, losses and distances. Finished work is not repeated."""
+"""The runs of a comparison: training, held-out losses, Fréchet distances and costs. Finished work is not repeated."""
 
 import json
 import os
@@ -17,23 +17,23 @@ from tinygen.checkpoints import store
 from tinygen.errors import UserError
 from tinygen.evaluation.features import load
 
-TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
-# loss: what is minimised, on a scale of its own where examples are weighted | raw_loss: without the weights | velocity_loss: flow
-# matching's, of an objective that learns something else
+TINYGEN = [sys.executable, "-m", "tinygen"]
+# loss: the training loss, whose scale depends on the weights of examples | raw_loss: without these weights |
+# velocity_loss: flow matching's loss, for objectives that learn something else
 HELD_OUT = ("loss", "raw_loss", "velocity_loss")
-RATE_STEPS = 100  # of the run that measures how fast a recipe trains; it logs its rate five times, and the first is ignored
+RATE_STEPS = 100  # steps to measure the training speed; it is logged five times, and the first one is ignored
 
 
 def call(command: str, *arguments: str) -> None:
-    """Runs a command of tinygen, whose output is shown. Raises UserError if it fails."""
+    """Runs a tinygen command, whose output is shown. Raises UserError if it fails."""
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     status = subprocess.run([*TINYGEN, command, *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
     if status:
-        raise UserError(f"tinygen {command} {' '.join(arguments)} exited with status {status}")
+        raise UserError(f"tinygen {command} {' '.join(arguments)} failed with status {status}")
 
 
 def say(line: str) -> None:
-    """Prints a line of progress to stderr."""
+    """Prints a line of progress."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -41,33 +41,33 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
-def trained(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[str]) -> list[Path]:
-    """The workdirs of an arm's stages, each trained to its end from the averaged weights of the previous one.
+def train(stages: Sequence[str], folder: Path, seed: int, settings: Sequence[str]) -> list[Path]:
+    """Trains an arm's stages, each from the averaged weights of the one before, and returns their workdirs.
 
-    settings: overrides of all stages, --config.KEY=VALUE
-    Raises UserError if a stage does not finish, and for a workdir that belongs to another command.
+    settings: overrides for all stages, --config.KEY=VALUE
+    Raises UserError if a stage is stopped before its end, and if a workdir was created by a different command.
     """
     runs: list[Path] = []
     for number, recipe in enumerate(stages):
         workdir = folder / f"{number}"
-        begin = [f"--config.init.ckpt={runs[-1]}"] if runs else []
-        command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *begin, *settings]
-        noted = folder / f"{number}.json"
-        if noted.exists() and json.loads(noted.read_text("utf-8")) != command:
-            raise UserError(f"{workdir} belongs to another command, recorded in {noted}: give another --out, or delete that arm's folder")
+        init = [f"--config.init.ckpt={runs[-1]}"] if runs else []
+        command = [f"--config={recipe}", f"--workdir={workdir}", f"--config.seed={seed}", *init, *settings]
+        record = folder / f"{number}.json"
+        if record.exists() and json.loads(record.read_text("utf-8")) != command:
+            raise UserError(f"{workdir} was created by a different command ({record}): choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
-        noted.write_text(json.dumps(command))
+        record.write_text(json.dumps(command))
         if not finished(workdir):
             say(f"training {recipe} in {workdir}")
             call("train", *command)
             if not finished(workdir):
-                raise UserError(f"{workdir} was stopped before its end: run the same command again to resume it")
+                raise UserError(f"{workdir} was stopped before its end: rerun the same command to resume it")
         runs.append(workdir)
     return runs
 
 
 def check_features(features: str | None) -> None:
-    """Raises UserError for features that belong neither to a public network nor to a run."""
+    """Raises UserError unless the features are those of a public network or of a run."""
     if features and features not in load.NAMES:
         store.find(features, option="--features")
 
@@ -77,33 +77,32 @@ def finished(workdir: Path) -> bool:
 
 
 def steps_within(minutes: float, recipe: str, folder: Path, seed: int, settings: Sequence[str]) -> int:
-    """The training steps that a recipe takes in that many minutes on this machine at its present load, measured by a short run in
-    `folder`, which is made once.
+    """The number of training steps a recipe takes in this time on this machine, measured by a short run in `folder`.
 
-    Evaluations, pictures and checkpoints come on top, as they do in `cost`.
+    A line warns if the machine is busy. Evaluations, pictures and checkpoints are not included, as in `cost`.
     """
     every = {"log_every": RATE_STEPS // 5, "steps": RATE_STEPS, "eval_every": 0, "preview_every": 0, "checkpoint_every": 0}
     if not finished(folder / "0"):
-        say("\n".join([f"how fast {recipe} trains", *machine.caution(machine.busy_share())]))
-    run = trained([recipe], folder, seed, [*settings, *(f"--config.train.{key}={value}" for key, value in every.items())])[0]
+        say("\n".join([f"measuring the training speed of {recipe}", *machine.caution(machine.busy_share())]))
+    run = train([recipe], folder, seed, [*settings, *(f"--config.train.{key}={value}" for key, value in every.items())])[0]
     rates = [line["steps_per_s"] for line in lines_of(run / "metrics.jsonl") if "steps_per_s" in line]
     return max(1, int(60 * minutes * statistics.median(rates[1:])))
 
 
 def held_out(run: Path) -> dict[str, float]:
-    """The HELD_OUT losses that the objective has, of the averaged weights, evaluated if that has not been done."""
+    """The HELD_OUT losses that the objective has, for the averaged weights; measured now unless already done."""
     if not any("loss" in line for line in lines_of(run / "eval.jsonl")):
-        say(f"held-out losses of {run}")
+        say(f"measuring held-out losses of {run}")
         call("eval", f"--ckpt={run}")
     line = [line for line in lines_of(run / "eval.jsonl") if "loss" in line][-1]
     return {name: line[name] for name in HELD_OUT if name in line}
 
 
 def distances(run: Path, features: str, num: int, flags: Sequence[str] = (), **sampling: Any) -> dict[str, float]:
-    """{"fd_...": ...}: the Fréchet distance of `num` samples from the data, taken now where that was not done.
+    """{"fd_...": ...}: the Fréchet distance of `num` samples to the data, measured now unless already done.
 
-    flags: of `tinygen eval-fid`, about sampling
-    sampling: what those make of the protocol: a score that is there already serves where it has the same
+    flags: sampling flags of `tinygen eval-fid`
+    sampling: the corresponding fields of the protocol; an existing score is reused if it agrees in them
     """
     wanted = {"features": Path(features).name, "num": num, **sampling}
 
@@ -113,14 +112,14 @@ def distances(run: Path, features: str, num: int, flags: Sequence[str] = (), **s
 
     found = [line for line in lines_of(run / "eval.jsonl") if matching(line)]
     if not found:
-        say(f"distance of {num} samples of {run} {' '.join(flags)}")
+        say(f"measuring the Fréchet distance of {num} samples of {run} {' '.join(flags)}")
         call("eval-fid", f"--ckpt={run}", f"--features={features}", f"--num={num}", *flags)
         found = lines_of(run / "eval.jsonl")
     return {name: value for name, value in found[-1].items() if name == "fid" or re.fullmatch("fd_.*(?<!_stderr)(?<!_infinity)", name)}
 
 
 def cost(runs: Sequence[Path]) -> dict[str, float]:
-    """The steps of all stages, and their training time in seconds."""
+    """Steps and training seconds of all stages."""
     steps, seconds = 0, 0.0
     for run in runs:
         before = 0
@@ -133,7 +132,7 @@ def cost(runs: Sequence[Path]) -> dict[str, float]:
 
 
 def table(rows: Sequence[tuple[str, Mapping[str, float | str]]]) -> str:
-    """A text table with a column for every value that any row has; "-" where a row lacks it."""
+    """A line per row and a column for each value that any row has; "-" for missing values."""
     names = list(dict.fromkeys(name for _, values in rows for name in values))
     cells = [["", *names], *([row, *(_cell(values.get(name, "-")) for name in names)] for row, values in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -1,4 +1,4 @@
-"""The parts of torture.py, which imports them from its own folder. They use the checkout that they are part of, installed or not."""
+"""Modules of torture.py. They test the checkout that contains them, installed or not."""
 
 import sys
 from pathlib import Path

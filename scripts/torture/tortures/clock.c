@@ -1,5 +1,5 @@
-/* A clock that jumps: preloaded into a process, it shifts the time of day by so many seconds as the file $TORTURE_CLOCK says, an int64,
-   which may change at any time. The monotonic clocks go on as they should. */
+/* A clock that jumps: preloaded into a process, it shifts the time of day by the number of seconds in the file
+   $TORTURE_CLOCK, an int64 that may change at any time. Monotonic clocks are not affected. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

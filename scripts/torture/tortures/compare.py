@@ -1,4 +1,4 @@
-"""Compares a run with an uninterrupted one: checkpoints, numbers, pictures."""
+"""Compares a run with an uninterrupted one: checkpoints, metrics, pictures."""
 
 import contextlib
 import hashlib
@@ -15,40 +15,41 @@ from tortures.runs import torn, whole
 SUMS = "SHA256SUMS"
 FIRST = 3  # differences of each kind that are listed
 SHOWN = 120  # characters of an error
-ONE_AT_A_TIME = threading.Lock()  # Orbax reads with an event loop of its own
+ONE_AT_A_TIME = threading.Lock()  # Orbax reads with its own event loop
 
 
 def differences(reference: Path, workdir: Path, all_pictures: bool = True) -> list[str]:
-    """The differences in words; empty if there are none.
+    """Descriptions of the differences; empty if the runs are equal.
 
-    all_pictures: pictures may not be missing either (they may where they could not be written)
+    all_pictures: whether missing pictures count (not if they could not be written)
     """
-    return [*checkpoints(reference, workdir), *numbers(reference, workdir), *pictures(reference, workdir, all_pictures)]
+    return [*checkpoints(reference, workdir), *metrics(reference, workdir), *pictures(reference, workdir, all_pictures)]
 
 
 def checkpoints(reference: Path, workdir: Path) -> list[str]:
     wanted, found = whole(reference), whole(workdir)
-    told = [f"checkpoints {found} instead of {wanted}"] if found != wanted else []
-    told += [f"checkpoints/{name} was left behind" for name in torn(workdir)]
+    problems = [f"checkpoints {found} instead of {wanted}"] if found != wanted else []
+    problems += [f"checkpoints/{name} was left behind" for name in torn(workdir)]
     for step in sorted({*wanted} & {*found}):
         ours = arrays(reference / "checkpoints" / str(step))
         try:
             theirs = arrays(workdir / "checkpoints" / str(step))
-        except (KeyError, ValueError, OSError) as error:  # what Orbax raises over damaged files
-            told.append(f"checkpoints/{step} cannot be read: {' '.join(str(error).split())[:SHOWN]}")
+        except (KeyError, ValueError, OSError) as error:  # what Orbax raises for damaged files
+            problems.append(f"checkpoints/{step} cannot be read: {' '.join(str(error).split())[:SHOWN]}")
             continue
         names = [name for name in sorted({*ours, *theirs}) if name not in ours or name not in theirs or not same(ours[name], theirs[name])]
-        told += [f"checkpoints/{step}: {len(names)} of {len(ours)} arrays differ: {', '.join(names[:FIRST])}"] if names else []
-    return told
+        if names:
+            problems.append(f"checkpoints/{step}: {len(names)} of {len(ours)} arrays differ: {', '.join(names[:FIRST])}")
+    return problems
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Bit for bit: a NaN equals itself, 0 is not -0."""
+    """Bit for bit: a NaN equals itself, 0 does not equal -0."""
     return (a.shape, a.dtype) == (b.shape, b.dtype) and a.tobytes() == b.tobytes()
 
 
 def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
-    """{"params/blocks/0/...": array} of a checkpoint's state, read without the program that wrote it."""
+    """{"params/blocks/0/...": array} of a checkpoint's state, read by Orbax alone."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -62,8 +63,8 @@ def arrays(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def wrong_sums(workdir: Path) -> list[str]:
-    """Where the SHA256SUMS of a run's checkpoints, in the format of sha256sum, disagree with their files."""
-    return [word for step in whole(workdir) for word in _wrong_sums(workdir / "checkpoints" / str(step))]
+    """Mismatches between the files of a run's checkpoints and their SHA256SUMS."""
+    return [problem for step in whole(workdir) for problem in _wrong_sums(workdir / "checkpoints" / str(step))]
 
 
 def _wrong_sums(checkpoint: Path) -> list[str]:
@@ -74,29 +75,31 @@ def _wrong_sums(checkpoint: Path) -> list[str]:
     for line in (checkpoint / SUMS).read_text(errors="replace").splitlines():
         digest, _, path = line.partition("  ")
         stated[path.removeprefix("./")] = digest
-    unsealed = {checkpoint / name for name in (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")}  # Orbax's times, as it names the folder
+    unsealed = {
+        checkpoint / name for name in (SUMS, "_CHECKPOINT_METADATA", "commit_success.txt")
+    }  # Orbax writes these when it renames the folder
     files = [path for path in checkpoint.rglob("*") if path.is_file() and path not in unsealed]
     found = {str(path.relative_to(checkpoint)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     wrong = sorted(path for path in {*stated, *found} if stated.get(path) != found.get(path))
     return [f"{name}: {SUMS} is wrong for {len(wrong)} files: {', '.join(wrong[:FIRST])}"] if wrong else []
 
 
-def numbers(reference: Path, workdir: Path) -> list[str]:
-    """The differences of metrics.jsonl, line by line, ignoring values that depend on the machine."""
+def metrics(reference: Path, workdir: Path) -> list[str]:
+    """Differences between the lines of metrics.jsonl, apart from timings."""
     wanted, found = lines(reference), lines(workdir)
     if found == wanted:
         return []
-    steps = [line.get("step", "a torn one") for line in found]
-    twice = sorted({str(step) for step in steps if steps.count(step) > 1})
+    steps = [line.get("step", "torn") for line in found]
+    duplicates = sorted({str(step) for step in steps if steps.count(step) > 1})
     missing = [str(line["step"]) for line in wanted if line["step"] not in steps]
     other = [str(line["step"]) for line in wanted if line not in found and line["step"] in steps]
-    kinds = {"twice": twice, "missing": missing, "with other numbers": other}
-    told = [f"{len(names)} {kind} ({', '.join(names[:FIRST])})" for kind, names in kinds.items() if names]
-    return [f"metrics.jsonl, lines: {'; '.join(told) or f'{len(found)} instead of {len(wanted)}, or in another order'}"]
+    kinds = {"duplicate": duplicates, "missing": missing, "with other values": other}
+    problems = [f"{len(names)} {kind} ({', '.join(names[:FIRST])})" for kind, names in kinds.items() if names]
+    return [f"metrics.jsonl, lines: {'; '.join(problems) or f'{len(found)} instead of {len(wanted)}, or in another order'}"]
 
 
 def lines(workdir: Path) -> list[dict[str, Any]]:
-    """Each line without its timings; {} for a line that is not JSON."""
+    """Each line of metrics.jsonl without its timings; {} for a line that is not JSON."""
     from tinygen.workdir.logger import TIMINGS
 
     def read(line: str) -> dict[str, Any]:
@@ -109,11 +112,11 @@ def lines(workdir: Path) -> list[dict[str, Any]]:
     return [read(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def pictures(reference: Path, workdir: Path, all_of_them: bool = True) -> list[str]:
-    """Files of samples/: the same names, the same bytes."""
+def pictures(reference: Path, workdir: Path, all_pictures: bool = True) -> list[str]:
+    """Differences between the names and contents of the files in samples/."""
     wanted, found = images(reference), images(workdir)
-    missing = sorted(wanted.keys() - found.keys()) if all_of_them else []
-    kinds = {"missing": missing, "too many": sorted(found.keys() - wanted.keys())}
+    missing = sorted(wanted.keys() - found.keys()) if all_pictures else []
+    kinds = {"missing": missing, "unexpected": sorted(found.keys() - wanted.keys())}
     kinds["different"] = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
     return [f"samples/, {kind}: {', '.join(names[:FIRST])}" for kind, names in kinds.items() if names]
 

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: the same command, repeated, must end like an uninterrupted run."""
+"""SIGKILL at any instant: after a restart of the same command, the run must end as an uninterrupted run does."""
 
 import collections
 import dataclasses
@@ -14,26 +14,30 @@ from typing import Any
 
 from tortures import show
 from tortures.compare import differences, wrong_sums
-from tortures.runs import Broken, Run, Setup, await_save, finish, savings, torn, whole
+from tortures.runs import Broken, Run, Setup, await_save, finish, save_durations, torn, whole
 
 PLACES = ("save", "start-up", "before the first checkpoint", "training")
-PATIENCE = 30  # seconds beyond setup.timeout until another process must have ended: it may just have begun to wait
-TRIES = 12  # to kill inside a save; each waits half as long as the one before, at most
+PATIENCE = 30  # seconds in addition to setup.timeout in which the other process must exit
+TRIES = 12  # attempts to kill during a save; each halves the longest wait
 
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """An uninterrupted run. seconds: duration beside `jobs` - 1 others, including start-up; saving: median duration of a save"""
+    """An uninterrupted run.
+
+    seconds: duration of a run, including start-up, with `jobs` - 1 others in parallel
+    saving: median duration of a save, in seconds
+    """
 
     workdir: Path
     seconds: float
     saving: float
 
 
-def reference(setup: Setup, jobs: int, folder: Path) -> Reference:
-    """Trains once, which also fills the compilation cache, then `jobs` times in parallel, to measure durations.
+def measure_reference(setup: Setup, jobs: int, folder: Path) -> Reference:
+    """Trains once, which also fills the compilation cache, then `jobs` times in parallel to measure the durations.
 
-    Raises Broken unless all are equal.
+    Raises Broken unless all runs are equal: otherwise comparisons would be meaningless.
     """
     first = folder / "uninterrupted"
     finish(setup, first)
@@ -41,10 +45,10 @@ def reference(setup: Setup, jobs: int, folder: Path) -> Reference:
     def again(number: int) -> tuple[float, list[float]]:
         workdir = folder / f"uninterrupted-{number}"
         with Run(setup, workdir) as run:
-            saving = savings(run, workdir)
+            saving = save_durations(run, workdir)
             seconds = run.seconds
             if any(run.wait()):
-                raise Broken(f"an uninterrupted run fails: {run.last()}")
+                raise Broken(f"an uninterrupted run failed: {run.last()}")
         if found := differences(first, workdir):
             raise Broken(f"uninterrupted runs differ ({first}, {workdir}): {'; '.join(found)}")
         shutil.rmtree(workdir)
@@ -54,54 +58,60 @@ def reference(setup: Setup, jobs: int, folder: Path) -> Reference:
         measured = list(pool.map(again, range(jobs)))
     saves = [each for _, saving in measured for each in saving]
     if not saves:
-        raise Broken("no checkpoint was seen while it was written")
+        raise Broken("no save was observed")
     return Reference(first, statistics.mean(seconds for seconds, _ in measured), statistics.median(saves))
 
 
 def measure(setup: Setup, num: int, in_saves: int, jobs: int, seed: int, folder: Path) -> dict[str, Any]:
-    """{"cases": [...], "seconds", "saving"}: `num` killed runs, of which the first `in_saves` are killed inside a save.
+    """{"cases": [...], "seconds", "saving"}: `num` killed runs, the first `in_saves` of which are killed during a save.
 
-    Of the others every second one is killed after a random step, and the rest at an instant of the whole run: start-up may be most of it.
+    Half of the others are killed after a random step, half at a random instant of the whole run, most of which may be
+    start-up.
     """
     folder.mkdir(parents=True)
-    known = reference(setup, jobs, folder)
-    show(f"uninterrupted: {known.seconds:.1f} s a run, {1000 * known.saving:.0f} ms a save; {jobs + 1} of them are equal")
+    reference = measure_reference(setup, jobs, folder)
+    show(f"{jobs + 1} equal uninterrupted runs: {reference.seconds:.1f} s per run, {1000 * reference.saving:.0f} ms per save")
     pool, cases = ThreadPoolExecutor(jobs), []
     try:
         moments = ["save" if index < in_saves else ("step", "instant")[index % 2] for index in range(num)]
-        for each in as_completed([pool.submit(case, setup, known, folder, seed, *chosen) for chosen in enumerate(moments)]):
+        for each in as_completed([pool.submit(case, setup, reference, folder, seed, *chosen) for chosen in enumerate(moments)]):
             cases.append(each.result())
             show(line(cases[-1], len(cases), num))
     finally:
         pool.shutdown(cancel_futures=True)
-    return {"cases": sorted(cases, key=lambda each: each["case"]), "seconds": known.seconds, "saving": known.saving}
+    return {
+        "cases": sorted(cases, key=lambda each: each["case"]),
+        "seconds": reference.seconds,
+        "saving": reference.saving,
+    }
 
 
-def case(setup: Setup, known: Reference, folder: Path, seed: int, index: int, moment: str) -> dict[str, Any]:
-    """One run, killed once, in a "save", after a "step" or at an "instant", and resumed."""
+def case(setup: Setup, reference: Reference, folder: Path, seed: int, index: int, moment: str) -> dict[str, Any]:
+    """One run, killed once during a "save", after a "step" or at any "instant", and restarted."""
     chance, workdir, tries, killed = random.Random(f"{seed} {index}"), folder / f"killed-{index}", 0, None
     while killed is None or (moment == "save" and killed["where"] != "save" and tries < TRIES):
-        shutil.rmtree(workdir, ignore_errors=True)  # it came too late
+        shutil.rmtree(workdir, ignore_errors=True)  # the kill came too late
         tries += 1
-        killed = kill(setup, known, workdir, chance, moment, tries)
-    told = go_on(setup, known, workdir, killed["newest"], killed["torn"]) + killed.pop("told")
-    if not told:
+        killed = kill(setup, reference, workdir, chance, moment, tries)
+    problems = restart(setup, reference, workdir, killed["newest"], killed["torn"]) + killed.pop("problems")
+    if not problems:
         shutil.rmtree(workdir)
-    return {"case": index, **killed, "tries": tries, "equal": not told, "told": told, "workdir": str(workdir) if told else ""}
+    kept = str(workdir) if problems else ""
+    return {"case": index, **killed, "tries": tries, "equal": not problems, "problems": problems, "workdir": kept}
 
 
-def kill(setup: Setup, known: Reference, workdir: Path, chance: random.Random, moment: str, tries: int) -> dict[str, Any] | None:
-    """Kills a run at a random instant, after a random step, or inside a random one of its saves; None if it had already ended."""
-    told = []
+def kill(setup: Setup, reference: Reference, workdir: Path, chance: random.Random, moment: str, tries: int) -> dict[str, Any] | None:
+    """Kills a run at a random instant, after a random step or during a random save; None if it had already ended."""
+    problems = []
     with Run(setup, workdir) as run:
         if moment == "save":
             await_save(run, workdir, chance.randrange(setup.steps // setup.checkpoint_every))
-            time.sleep(chance.uniform(0, known.saving / 2 ** (tries - 1)))
+            time.sleep(chance.uniform(0, reference.saving / 2 ** (tries - 1)))
         elif moment == "step":
             run.until(chance.randrange(1, setup.steps))
-            time.sleep(chance.uniform(0, known.saving))  # as long as the work beside a step may take
+            time.sleep(chance.uniform(0, reference.saving))  # up to the duration of what may follow a step
         else:
-            time.sleep(chance.uniform(0, known.seconds))
+            time.sleep(chance.uniform(0, reference.seconds))
         victim, after = chance.randrange(setup.processes), run.seconds
         run.signal(signal.SIGKILL, victim)
         statuses = run.wait(setup.timeout + PATIENCE if setup.processes > 1 else PATIENCE)
@@ -109,14 +119,15 @@ def kill(setup: Setup, known: Reference, workdir: Path, chance: random.Random, m
             return None
         waited = run.seconds - after
     if None in statuses:
-        told.append(f"process {statuses.index(None)} did not end within {waited:.0f} s of the other's death")
+        problems.append(f"process {statuses.index(None)} did not exit within {waited:.0f} s of the other's death")
     newest, left = max(whole(workdir), default=0), torn(workdir)
-    told += lost(setup, workdir)
-    return dict(where=place(workdir), after=after, victim=victim, statuses=statuses, waited=waited, newest=newest, torn=left, told=told)
+    problems += deleted_too_early(setup, workdir)
+    found = dict(where=location(workdir), newest=newest, torn=left, problems=problems)
+    return dict(after=after, victim=victim, statuses=statuses, waited=waited, **found)
 
 
-def place(workdir: Path) -> str:
-    """Where in the run the kill happened, judged by the files left."""
+def location(workdir: Path) -> str:
+    """The phase of the run in which it was killed, judging by its files."""
     metrics = workdir / "metrics.jsonl"
     if torn(workdir):
         return "save"
@@ -125,54 +136,58 @@ def place(workdir: Path) -> str:
     return "training" if whole(workdir) else "before the first checkpoint"
 
 
-def lost(setup: Setup, workdir: Path) -> list[str]:
-    """Whether a checkpoint was deleted before the next one was complete."""
+def deleted_too_early(setup: Setup, workdir: Path) -> list[str]:
+    """Describes a checkpoint that was deleted before the next one was complete."""
     begun = [int(name.partition(".")[0]) for name in torn(workdir)]
     before = max(begun, default=0) - setup.checkpoint_every
-    return [f"checkpoints/{before} is not there, and the next one is not complete"] if before > 0 and before not in whole(workdir) else []
+    if before <= 0 or before in whole(workdir):
+        return []
+    return [f"checkpoints/{before} was deleted before the next one was complete"]
 
 
-def go_on(setup: Setup, known: Reference, workdir: Path, newest: int, left: list[str]) -> list[str]:
-    """Repeats the command to its end; returns the failures."""
+def restart(setup: Setup, reference: Reference, workdir: Path, newest: int, left: list[str]) -> list[str]:
+    """Runs the same command again to its end and returns the problems found."""
     with Run(setup, workdir) as run:
         statuses = run.wait()
-    workdir.with_suffix(".log").write_text(run.said)
+    workdir.with_suffix(".log").write_text(run.output)
     if any(statuses):
-        return [f"started again: exit status {statuses}: {run.last()}"]
-    told = []
-    if begun(run.said) != newest:
-        told.append(f"it should have gone on from {newest}, and said it began at {begun(run.said)}")
+        return [f"the restart failed with exit status {statuses}: {run.last()}"]
+    problems = []
+    if first_step(run.output) != newest:
+        problems.append(f"resumed from step {first_step(run.output)} instead of {newest}")
     for name in left:
         step = name.partition(".")[0]
-        if name not in run.said:
-            told.append(f"{name} was not named")
+        if name not in run.output:
+            problems.append(f"{name} is not in the output")
         if not (workdir / "checkpoints" / "set_aside" / f"{step}-torn").exists():
-            told.append(f"{name} is not in checkpoints/set_aside/{step}-torn")
-    return [*told, *differences(known.workdir, workdir), *wrong_sums(workdir)]
+            problems.append(f"{name} is not in checkpoints/set_aside/{step}-torn")
+    return [*problems, *differences(reference.workdir, workdir), *wrong_sums(workdir)]
 
 
-def begun(said: str) -> int | None:
-    """The step from which a run resumed, according to its output; 0 for the beginning, None if it does not say."""
-    found = re.search(r"(?:resuming from|this run is at) step (\d+)", said)
-    return int(found[1]) if found else 0 if "from the beginning" in said else None
+def first_step(output: str) -> int | None:
+    """The step at which a run starts according to its output; None if the output does not say."""
+    found = re.search(r"(?:resuming from|this run is at) step (\d+)", output)
+    return int(found[1]) if found else 0 if "from the beginning" in output else None
 
 
 def line(found: dict[str, Any], done: int, num: int) -> str:
     """The progress line of a case."""
-    ending = "equal" if found["equal"] else f"NOT AS PROMISED: {'; '.join(found['told'])} (kept: {found['workdir']})"
-    again = f", drawn {found['tries']} times" if found["tries"] > 1 else ""
-    whose = f" (process {found['victim']}, the other ended {found['waited']:.1f} s later)" if len(found["statuses"]) > 1 else ""
-    return f"{done} of {num}: killed after {found['after']:.2f} s in {found['where']}{whose}, newest {found['newest']}{again}: {ending}"
+    ending = "equal" if found["equal"] else f"FAILED: {'; '.join(found['problems'])} (kept: {found['workdir']})"
+    again = f", {found['tries']} attempts" if found["tries"] > 1 else ""
+    pair = len(found["statuses"]) > 1
+    whose = f" (process {found['victim']}; the other exited {found['waited']:.1f} s later)" if pair else ""
+    moment = f"killed after {found['after']:.2f} s ({found['where']}){whose}"
+    return f"{done} of {num}: {moment}, newest checkpoint {found['newest']}{again}: {ending}"
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as a Markdown table."""
+    """A Markdown table."""
     cases, equal = result["cases"], sum(each["equal"] for each in result["cases"])
     counts = collections.Counter(each["where"] for each in cases)
     good = collections.Counter(each["where"] for each in cases if each["equal"])
     rows = [f"| {where} | {counts[where]} | {good[where]} |" for where in PLACES]
-    return "\n".join(["| the kill fell in | runs | equal |", "|---|---|---|", *rows, f"| all | {len(cases)} | {equal} |"])
+    return "\n".join(["| killed during | runs | equal |", "|---|---|---|", *rows, f"| all | {len(cases)} | {equal} |"])
 
 
-def good(result: dict[str, Any]) -> bool:
+def passed(result: dict[str, Any]) -> bool:
     return all(each["equal"] for each in result["cases"])

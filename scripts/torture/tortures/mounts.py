@@ -1,5 +1,6 @@
-"""A small disk and a read-only folder, by real mounts. They live in a mount namespace of this process's own: nothing of them
-outlives it, and no other process but its children sees them.
+"""A small disk and a read-only folder, as real mounts in this process's own mount namespace.
+
+They disappear with the process, and only its children see them.
 """
 
 import contextlib
@@ -9,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-INSIDE = "TORTURE_MOUNTS"  # set in a process that has its namespace, or that cannot have one
-USER = ["--map-root-user"] if os.geteuid() else []  # who is not root may mount only as the root of a user namespace
+INSIDE = "TORTURE_MOUNTS"  # set in a process that has its own namespace, or cannot have one
+USER = ["--map-root-user"] if os.geteuid() else []  # without root, mounting needs a user namespace
 
 
 def enter() -> None:
@@ -33,7 +34,7 @@ def able() -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[None]:
-    """Mounts a disk of `mib` MiB at `folder` inside the block."""
+    """Mounts a disk of `mib` MiB at `folder`."""
     folder.mkdir(parents=True)
     _call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder))
     try:
@@ -44,7 +45,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Makes a folder read-only inside the block, by a new mount. Files that are already open stay writable."""
+    """Makes a folder read-only. Files that are already open stay writable, since the folder is mounted over itself."""
     _call("mount", "--bind", str(folder), str(folder))
     try:
         _call("mount", "-o", "remount,bind,ro", str(folder))
@@ -55,7 +56,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filled(folder: Path, left: int = 0) -> Iterator[None]:
-    """Leaves only `left` bytes free on the disk of `folder` inside the block."""
+    """Fills the disk of `folder` up to `left` bytes."""
     disk = os.statvfs(folder)
     filler = folder / "filler"
     with filler.open("wb") as file:

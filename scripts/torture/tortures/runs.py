@@ -1,4 +1,4 @@
-"""Real `tinygen train` processes: start them, watch their output, kill them, wait for them."""
+"""Real `tinygen train` processes: start them, follow their output, kill them, wait for them."""
 
 import contextlib
 import dataclasses
@@ -17,23 +17,23 @@ from typing import Any
 
 from tortures import REPOSITORY
 
-TINYGEN = [sys.executable, "-c", "import sys; from tinygen.cli.main import main; sys.exit(main())"]
-LIMIT = 600  # seconds, after which a run counts as hanging
-STEP = re.compile(r"step ([\d,]+)/[\d,]+: loss ")  # the log's line of a step
-LOOKS = 0.001  # seconds between two looks at a folder
+TINYGEN = [sys.executable, "-m", "tinygen"]
+LIMIT = 600  # seconds after which a run counts as hanging
+STEP = re.compile(r"step ([\d,]+)/[\d,]+: loss ")  # a step's line in the log
+POLL = 0.001  # seconds between two looks at a folder
 
 
 class Broken(Exception):
-    """A run did not behave as expected, so its case cannot continue."""
+    """A run behaved unexpectedly, so that its case cannot continue."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The command, without the workdir, and its number of processes.
+    """What is trained, in how many processes: the whole command except for the workdir.
 
-    home: where the processes keep what is theirs (compiled programs, indices of folders), apart from the user's
-    timeout: seconds until one of several processes is missed
-    settings: further keys, {"data.name": "folder"}
+    home: cache folder of the processes (compiled programs, indices of folders), separate from the user's
+    timeout: seconds until a lost process is noticed
+    settings: further config overrides, {"data.name": "folder"}
     """
 
     home: Path
@@ -54,14 +54,15 @@ class Setup:
         return [*TINYGEN, "train", f"--config={self.recipe}", f"--workdir={workdir}", *(f"--config.{key}={keys[key]}" for key in keys)]
 
     def environment(self) -> dict[str, str]:
-        own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}  # such as a cache that others read
+        # Without JAX_*, such as a shared compilation cache.
+        own = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
         own |= dict(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=1", XDG_CACHE_HOME=str(self.home))
         own["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         return own
 
 
 class Process:
-    """One process. A thread reads its output, since it could not write to a file while its disk is full."""
+    """One process. A thread reads its output, which could not be written to a file while the disk is full."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str]):
         self.child = subprocess.Popen(
@@ -74,49 +75,49 @@ class Process:
             errors="replace",
         )
         self.lines: list[str] = []
-        self.step = 0  # the last one that it has logged
-        self.heard = threading.Condition()
+        self.step = 0  # the last logged one
+        self.updated = threading.Condition()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self) -> None:
         assert self.child.stdout is not None
-        with self.child.stdout as said:
-            for line in said:
-                with self.heard:
+        with self.child.stdout as stdout:
+            for line in stdout:
+                with self.updated:
                     self.lines.append(line.rstrip("\n"))
                     if found := STEP.search(line):
                         self.step = int(found[1].replace(",", ""))
-                    self.heard.notify_all()
-        with self.heard:
-            self.lines.append("")  # wakes who waits for a line of a process that has ended
-            self.heard.notify_all()
+                    self.updated.notify_all()
+        with self.updated:
+            self.lines.append("")  # wakes `Run.until` if the process has ended
+            self.updated.notify_all()
 
     @property
     def running(self) -> bool:
         return self.child.poll() is None
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(self.lines)
 
 
 class Run:
-    """The processes of one `tinygen train`; those still running are killed at the end of the block.
+    """The processes of one `tinygen train`; those still running are killed when the context exits.
 
-    environment: variables besides those of the setup
+    environment: variables in addition to those of the setup
     """
 
     def __init__(self, setup: Setup, workdir: Path, environment: Mapping[str, str] | None = None):
         self.began = time.monotonic()
-        command, words = setup.command(workdir), [""]
+        command, flags = setup.command(workdir), [""]
         if setup.processes > 1:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 address = f"127.0.0.1:{free.getsockname()[1]}"
-            words = [f"{address},{setup.processes},{index}" for index in range(setup.processes)]
-        whole = setup.environment() | dict(environment or {})
-        self.processes = [Process([*command, f"--config.distributed={word}"], whole) for word in words]
+            flags = [f"{address},{setup.processes},{index}" for index in range(setup.processes)]
+        variables = setup.environment() | dict(environment or {})
+        self.processes = [Process([*command, f"--config.distributed={flag}"], variables) for flag in flags]
 
     def __enter__(self) -> "Run":
         return self
@@ -127,11 +128,11 @@ class Run:
         self.wait()
 
     def until(self, step: int) -> None:
-        """Waits until a step is in the log of process 0. Raises Broken if the run ends before."""
+        """Waits until process 0 has logged a step. Raises Broken if the run ends before."""
         first = self.processes[0]
-        with first.heard:
-            if not first.heard.wait_for(lambda: first.step >= step or not first.running, LIMIT):
-                raise Broken(f"step {step} did not come within {LIMIT} s")
+        with first.updated:
+            if not first.updated.wait_for(lambda: first.step >= step or not first.running, LIMIT):
+                raise Broken(f"step {step} was not reached within {LIMIT} s")
             if first.step < step:
                 raise Broken(f"the run ended before step {step}: {self.last()}")
 
@@ -139,9 +140,9 @@ class Run:
         self.processes[index].child.send_signal(number)
 
     def stop(self) -> None:
-        """SIGSTOP to process 0; returns once it has stopped or ended."""
+        """Sends SIGSTOP to process 0 and waits until it has stopped or ended."""
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.processes[0].child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # the signal alone is not waited for
+        os.waitid(os.P_PID, self.processes[0].child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self, limit: float = LIMIT) -> list[int | None]:
         """The exit statuses; None for a process that was killed because it still ran after `limit` seconds."""
@@ -162,16 +163,16 @@ class Run:
         return time.monotonic() - self.began
 
     @property
-    def said(self) -> str:
-        return "\n".join(process.said for process in self.processes)
+    def output(self) -> str:
+        return "\n".join(process.output for process in self.processes)
 
     def last(self, lines: int = 2) -> str:
-        """The last lines that are not the numbers of a step, joined to one."""
-        return " | ".join([line for line in self.said.splitlines() if line.strip() and not STEP.search(line)][-lines:])
+        """The last lines of output that are not metrics of a step, joined into one."""
+        return " | ".join([line for line in self.output.splitlines() if line.strip() and not STEP.search(line)][-lines:])
 
 
 def finish(setup: Setup, workdir: Path) -> Run:
-    """Checks that a run ended with status 0. Raises Broken otherwise."""
+    """Trains to the end. Raises Broken unless the exit status is 0."""
     with Run(setup, workdir) as run:
         statuses = run.wait()
     if any(statuses):
@@ -180,7 +181,7 @@ def finish(setup: Setup, workdir: Path) -> Run:
 
 
 def torn(workdir: Path) -> list[str]:
-    """The names of temporary folders of checkpoints that are being written, or were left by a killed process."""
+    """Names of the temporary folders of checkpoints that are being written, or that a killed process left behind."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(each for each in os.listdir(workdir / "checkpoints") if "orbax-checkpoint-tmp" in each)
     return []
@@ -193,8 +194,8 @@ def whole(workdir: Path) -> list[int]:
     return []
 
 
-def savings(run: Run, workdir: Path) -> list[float]:
-    """Watches a run to its end: the seconds for which each of its checkpoints was being written."""
+def save_durations(run: Run, workdir: Path) -> list[float]:
+    """Watches a run to its end and returns how many seconds each save took."""
     found, seconds = {}, {}
     while any(process.running for process in run.processes):
         now, names = time.monotonic(), torn(workdir)
@@ -202,15 +203,15 @@ def savings(run: Run, workdir: Path) -> list[float]:
             found.setdefault(name, now)
         for name in found.keys() - names:
             seconds.setdefault(name, now - found[name])
-        time.sleep(LOOKS)
+        time.sleep(POLL)
     return list(seconds.values())
 
 
 def await_save(run: Run, workdir: Path, number: int) -> None:
     """Waits until the run writes its checkpoint `number`, counted from 0, or has ended."""
     seen: set[str] = set()
-    for looks in itertools.count():
+    for polls in itertools.count():
         seen |= {name.partition(".")[0] for name in torn(workdir)}
-        if len(seen) > number or (looks % 50 == 0 and not all(process.running for process in run.processes)):
+        if len(seen) > number or (polls % 50 == 0 and not all(process.running for process in run.processes)):
             return
-        time.sleep(LOOKS)
+        time.sleep(POLL)

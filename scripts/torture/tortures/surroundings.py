@@ -1,4 +1,4 @@
-"""Faults of a run's environment, injected while it trains: disk, folders, data, clock, other processes."""
+"""Faults in the environment of a run, injected while it trains: disk, folders, data, clock, a second run."""
 
 import contextlib
 import dataclasses
@@ -16,51 +16,51 @@ from pathlib import Path
 from tinygen.checkpoints import checksums
 from tortures import mounts
 from tortures.cases import Case, Skipped
-from tortures.runs import LOOKS, Run, finish, torn, whole
+from tortures.runs import POLL, Run, finish, torn, whole
 
 FEW = 400_000  # bytes: less than a checkpoint
-PROMPT = 60  # seconds within which a process whose last step is done has ended, whatever saves have failed
-MOST = 16_000  # bytes of a file: less than metrics.jsonl has when the limit comes
+PROMPT = 60  # seconds within which a process must exit after its last step, even if saves have failed
+MOST = 16_000  # bytes per file: less than the size of metrics.jsonl when the limit is set
 
 
 def full_disk(case: Case) -> None:
-    """the disk is full but for part of a checkpoint, from a fifth of the run to two fifths"""
+    """from one fifth of the run to two fifths, the disk has less space left than a checkpoint needs"""
     needs_mounts()
     small = case.workdir.with_name(f"{case.workdir.name}-disk")
     kept, case.workdir = case.workdir, small / "run"
     with mounts.small_disk(small, 24):
         try:
-            unwritable(case, lambda: mounts.filled(small, FEW))
+            train_with_fault(case, lambda: mounts.filled(small, FEW))
         finally:
             shutil.copytree(case.workdir, kept)
             case.workdir = kept
-    unsaved_and_equal(case)
+    check_unsaved(case)
 
 
 def read_only(case: Case) -> None:
-    """the workdir is read-only, from a fifth of the run to two fifths"""
+    """from one fifth of the run to two fifths, the workdir is read-only"""
     needs_mounts()
-    unwritable(case, lambda: mounts.read_only(case.workdir))
-    unsaved_and_equal(case)
+    train_with_fault(case, lambda: mounts.read_only(case.workdir))
+    check_unsaved(case)
 
 
 def file_size_limit(case: Case) -> None:
-    """from a fifth of the run on no file may grow beyond 16 kB (RLIMIT_FSIZE); lifted when it is started again"""
+    """from one fifth of the run on, no file may grow beyond 16 kB (RLIMIT_FSIZE); the restart has no limit"""
     with case.start() as run:
         run.until(last := case.setup.steps // 5)
         run.until(last + case.setup.checkpoint_every // 2)
         resource.prlimit(run.processes[0].child.pid, resource.RLIMIT_FSIZE, (MOST, resource.RLIM_INFINITY))
-        said = case.end(run, status=2)
-    case.refused(said, "save")
+        output = case.end(run, status=2)
+    case.check_error(output, "save")
     newest = max(whole(case.workdir), default=0)
     case.check("a checkpoint just before the limit", newest >= last - case.setup.checkpoint_every, str(newest))
-    case.intact([newest])
-    case.goes_on_from(case.train(), newest)
-    case.equals()
+    case.check_intact([newest])
+    case.check_resumed(case.train(), newest)
+    case.check_equal()
 
 
 def vanished_image(case: Case) -> None:
-    """an image of the data folder is renamed while training, and named back before the next start"""
+    """an image in the data folder is renamed during training, and renamed back before the restart"""
     data, folder = case.workdir.with_name("images"), case.workdir.with_name("images-uninterrupted")
     draw(data, 60)
     settings = {"data.name": "folder", "data.path": str(data), "data.size": 8, "data.channels": 1}
@@ -70,35 +70,35 @@ def vanished_image(case: Case) -> None:
     with case.start() as run:
         run.until(case.setup.steps // 5)
         image.rename(away := data.with_name("7.away"))
-        said = case.end(run, status=2)
-    case.refused(said, image.name)
+        output = case.end(run, status=2)
+    case.check_error(output, image.name)
     away.rename(image)
     stopped = max(whole(case.workdir), default=0)
-    case.check("saved where it stopped", stopped >= case.setup.steps // 5)
-    case.goes_on_from(case.train(), stopped)
-    case.equals(reference=folder)
+    case.check("a save at the last step", stopped >= case.setup.steps // 5)
+    case.check_resumed(case.train(), stopped)
+    case.check_equal(reference=folder)
 
 
 def no_place_for_pictures(case: Case) -> None:
-    """from a fifth of the run on a file is where the folder samples/ should be"""
+    """from one fifth of the run on, a file is in the place of the folder samples/"""
     samples = case.workdir / "samples"
     with case.start() as run:
         run.until(case.setup.steps // 5 + 2)
         samples.rename(away := samples.with_name("samples.away"))
         samples.touch()
-        said = case.end(run)
+        output = case.end(run)
     case.check(
-        "a line that a picture could not be written",
-        re.search(r"samples\b.*(exist|[Nn]ot a directory|cannot|could not)", said) is not None,
+        "a warning that a picture could not be written",
+        re.search(r"samples\b.*(exist|[Nn]ot a directory|cannot|could not)", output) is not None,
     )
-    case.check("earlier pictures there", any(away.iterdir()))
+    case.check("earlier pictures", any(away.iterdir()))
     samples.unlink()
     away.rename(samples)
-    case.equals(all_pictures=False)
+    case.check_equal(all_pictures=False)
 
 
 def jumping_clock(case: Case) -> None:
-    """the time of day jumps by 29 hours forth and back, also in the midst of a save; then a kill, and a second start two days earlier"""
+    """the clock jumps by 29 hours back and forth, once during a save; the run is killed and restarted two days earlier"""
     library, clock = case.workdir.with_suffix(".so"), case.workdir.with_suffix(".clock")
     compiler = shutil.which("cc")
     if compiler is None:
@@ -109,7 +109,7 @@ def jumping_clock(case: Case) -> None:
     clock.write_bytes(bytes(8))
 
     def shift(hours: int) -> None:
-        with clock.open("r+b") as file:  # in place: the process has it in its memory
+        with clock.open("r+b") as file:  # in place: the process has it mapped into memory
             file.write((hours * 3600).to_bytes(8, sys.byteorder, signed=True))
 
     environment = dict(LD_PRELOAD=str(library), TORTURE_CLOCK=str(clock))
@@ -118,21 +118,21 @@ def jumping_clock(case: Case) -> None:
             run.until(case.setup.steps * fifth // 5 + case.setup.checkpoint_every // 2)
             shift(hours)
         while not torn(case.workdir) and run.processes[0].running:
-            time.sleep(LOOKS)
+            time.sleep(POLL)
         shift(29)
         run.until(case.setup.steps * 4 // 5)
         run.signal(signal.SIGKILL)
-        case.check("killed before its end", run.wait() == [-signal.SIGKILL])
-    hours = {line[:2] for line in run.said.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)}
+        case.check("a kill before the end", run.wait() == [-signal.SIGKILL])
+    hours = {line[:2] for line in run.output.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)}
     case.check("a clock that jumped", len(hours) > 2)
     newest = max(whole(case.workdir), default=0)
     shift(-29)
-    case.goes_on_from(case.train(environment=environment), newest)
-    case.equals()
+    case.check_resumed(case.train(environment=environment), newest)
+    case.check_equal()
 
 
-def neighbour(case: Case) -> None:
-    """while a run trains (held by SIGSTOP) the same command is started beside it; then the first gets SIGTERM"""
+def second_run(case: Case) -> None:
+    """the same command is started while a run holds the workdir (paused with SIGSTOP); then the first run gets SIGTERM"""
     with case.start() as run:
         run.until(case.setup.steps // 5)
         run.stop()
@@ -140,12 +140,12 @@ def neighbour(case: Case) -> None:
         run.signal(signal.SIGTERM)
         run.signal(signal.SIGCONT)
         case.end(run, status=128 + signal.SIGTERM)
-    case.refused(second, str(run.processes[0].child.pid))
-    case.check("the host named", socket.gethostname() in second)
+    case.check_error(second, str(run.processes[0].child.pid))
+    case.check("the host in the error", socket.gethostname() in second)
     stopped = max(whole(case.workdir), default=0)
-    case.check("saved where it stopped", stopped >= case.setup.steps // 5)
-    case.goes_on_from(case.train(), stopped)
-    case.equals()
+    case.check("a save at the last step", stopped >= case.setup.steps // 5)
+    case.check_resumed(case.train(), stopped)
+    case.check_equal()
 
 
 FAULTS: dict[str, Callable[[Case], None]] = {
@@ -155,45 +155,45 @@ FAULTS: dict[str, Callable[[Case], None]] = {
     "vanished image": vanished_image,
     "no place for pictures": no_place_for_pictures,
     "jumping clock": jumping_clock,
-    "second run, SIGTERM": neighbour,
+    "second run, SIGTERM": second_run,
 }
 
 
 def needs_mounts() -> None:
     if not mounts.able():
-        raise Skipped("no right to mount a disk")
+        raise Skipped("mounting a disk is not permitted")
 
 
-def unwritable(case: Case, fault: Callable[[], contextlib.AbstractContextManager[None]]) -> Run:
-    """A run whose workdir cannot be written from one fifth to two fifths of its steps."""
+def train_with_fault(case: Case, fault: Callable[[], contextlib.AbstractContextManager[None]]) -> Run:
+    """Trains to the end, with a fault that makes the workdir unwritable from one fifth of the steps to two fifths."""
     with case.start() as run:
         run.until(case.setup.steps // 5 + case.setup.checkpoint_every // 2)
-        before = held(run, case.workdir)
+        before = pause(run, case.workdir)
         with fault():
             run.signal(signal.SIGCONT)
             run.until(case.setup.steps * 2 // 5 + case.setup.checkpoint_every // 2)
-            case.intact(before[-1:])
+            case.check_intact(before[-1:])
         run.until(case.setup.steps)
         case.end(run, limit=PROMPT)
     return run
 
 
-def held(run: Run, workdir: Path) -> list[int]:
-    """The complete checkpoints of a run, stopped (SIGSTOP) at a moment when none is being written or deleted."""
+def pause(run: Run, workdir: Path) -> list[int]:
+    """Stops a run (SIGSTOP) while no checkpoint is being written or deleted, and returns its complete checkpoints."""
     while True:
         run.stop()
         found = whole(workdir)
-        deleted = workdir / "checkpoints" / checksums.DELETED  # makes room when it goes
+        deleted = workdir / "checkpoints" / checksums.DELETED  # its removal frees disk space
         if found and not torn(workdir) and not deleted.exists() and len(found) <= 2:  # config.train.keep
             return found
         run.signal(signal.SIGCONT)
-        time.sleep(LOOKS)
+        time.sleep(POLL)
 
 
-def unsaved_and_equal(case: Case) -> None:
-    """Checks that the run continued past failed saves, noted them, and is complete."""
-    case.check("events.jsonl with what was not saved", bool(case.events("unsaved")))
-    case.equals(all_pictures=False)
+def check_unsaved(case: Case) -> None:
+    """The run continued after failed saves, recorded them, and equals an uninterrupted one."""
+    case.check("an event for each failed save", bool(case.events("unsaved")))
+    case.check_equal(all_pictures=False)
 
 
 def draw(folder: Path, num: int) -> None:

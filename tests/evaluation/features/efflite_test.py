@@ -37,7 +37,7 @@ def test_features_and_logits_are_those_of_the_pytorch_implementation(network):
 
 def test_pictures_are_prepared_as_the_recording_does(network):
     for picture in record_efflite_goldens.pictures():
-        np.testing.assert_allclose(network.prepare(picture), record_efflite_goldens.prepared(picture), atol=1e-6)
+        np.testing.assert_allclose(network.prepare(picture), record_efflite_goldens.prepare(picture), atol=1e-6)
 
 
 def test_it_says_what_it_is(network):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
-from calibrate_frechet_error import Case, measured
+from calibrate_frechet_error import Case, measure
 
 from tinygen.errors import UserError
 from tinygen.evaluation.metrics import frechet_error
@@ -57,7 +57,7 @@ def test_in_one_dimension_it_is_the_delta_method_s():
 )
 def test_it_is_the_deviation_of_the_distance_between_independent_draws(case):
     """Of 1,000 draws, whose deviation is known to 2 %; a jackknife's would be 1.3 to 1.45 times too large where both sides are alike."""
-    true, estimates = measured(case, 1000, 100, np.random.default_rng(3))
+    true, estimates = measure(case, 1000, 100, np.random.default_rng(3))
     assert np.sqrt(np.mean(estimates**2)) == pytest.approx(true, rel=0.12)
 
 

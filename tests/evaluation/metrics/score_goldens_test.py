@@ -1,4 +1,4 @@
-"""Scores of the same features are torch-fidelity's, whose numbers scripts/goldens/record_score_goldens.py has recorded."""
+"""Scores equal torch-fidelity's for the same features, as recorded by scripts/goldens/record_score_goldens.py."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""bench.py's own measurements, whole and tiny, on a machine with few packages: one process makes them all, the tests read its results."""
+"""bench.py with tiny models on a machine with few packages: one process runs all commands, the tests read its results."""
 
 import json
 import os

@@ -21,7 +21,7 @@ mode = options["mode"]
 if mode == "compile_bf16":
     print("it crashed here", file=sys.stderr)
     sys.exit(3)
-print(json.dumps({"ready": {"parameters": 7, "threads": 2, "told": options}}), flush=True)
+print(json.dumps({"ready": {"parameters": 7, "threads": 2, "options": options}}), flush=True)
 for number, line in enumerate(sys.stdin):
     assert line == "turn\\n"
     with open(os.environ["ORDER"], "a") as order:
@@ -86,8 +86,8 @@ def test_a_peer_takes_turns_with_ours_and_is_compared_round_by_round(raced, caps
     assert peer["ratio"] == 2.0  # of 4, 2, 2
     assert (ours["images_per_s"], peer["images_per_s"]) == (16 / 2, 16 / 4)
     assert (ours["flops_per_s"], ours["share"], peer["first_turn_s"]) == (2e9, 0.25, 9.0)
-    told = {key: int(value) for key, value in peer["told"].items() if key not in ("work", "mode")}
-    assert told == dict(size=32, channels=4, patch=2, width=64, depth=12, heads=1, classes=1000, batch_size=16, nfe=50)
+    passed = {key: int(value) for key, value in peer["options"].items() if key not in ("work", "mode")}
+    assert passed == dict(size=32, channels=4, patch=2, width=64, depth=12, heads=1, classes=1000, batch_size=16, nfe=50)
     rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "25% float32" in rows["tinygen"]
     assert rows["tinygen"].endswith("1.00x")
@@ -107,7 +107,7 @@ def test_a_slow_peer_has_one_turn_and_no_round(raced, capsys):
     slow = result["runs"][0]["contestants"][1]
     assert (slow["raced"], slow["seconds"], slow["first_turn_s"]) == (False, [50.0], 90.0)
     assert slow["ratio"] == 25.0
-    assert "25.00x  (one turn, in no round" in capsys.readouterr().out
+    assert "25.00x  (a single turn" in capsys.readouterr().out
 
 
 def test_a_peer_that_gives_no_answer_in_time_is_reported_and_ended(raced, monkeypatch, capsys):
@@ -123,16 +123,16 @@ def test_a_peer_that_gives_no_answer_in_time_is_reported_and_ended(raced, monkey
     assert limits == [30.0, 30.0]  # until it was ready, and for its first turn
     peer = result["runs"][0]["contestants"][1]
     assert (peer["raced"], peer["seconds"], peer["first_turn_s"]) == (False, [], None)
-    assert "no turn ended within the time" in capsys.readouterr().out
+    assert "timed out (--peer_patience)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--peer_modes=compile_bf16"], "peer compile_bf16 died, status 3: it crashed here"),
-        (["--peer_modes=compile"], "peer compile died, status 1: out of memory"),
+        (["--peer_modes=compile_bf16"], "peer compile_bf16 died with status 3: it crashed here"),
+        (["--peer_modes=compile"], "peer compile died with status 1: out of memory"),
         (["--peer=/no/such/python"], "--peer=/no/such/python: No such file or directory"),
-        (["--peer_modes=eager", "--shape=32,16,4"], "its images are square"),
+        (["--peer_modes=eager", "--shape=32,16,4"], "--peer needs square images"),
     ],
 )
 def test_a_peer_that_fails_is_one_line_and_status_2(raced, arguments, said, capsys):
@@ -146,7 +146,7 @@ def test_a_peer_that_fails_is_one_line_and_status_2(raced, arguments, said, caps
 OPTIONS = dict(work="step", mode="eager", size=8, channels=3, patch=2, width=16, depth=1, heads=2, classes=4, batch_size=2, nfe=2)
 
 
-def test_an_interpreter_without_torch_is_told_so(raced, tmp_path, monkeypatch, capsys):
+def test_an_interpreter_without_torch_is_reported(raced, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench_script.peer, "WORKER", SCRIPTS / "bench_peer.py")
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

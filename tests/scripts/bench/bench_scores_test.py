@@ -1,4 +1,4 @@
-"""The script that measures scores beside their network, small."""
+"""bench_scores.py, with small sizes."""
 
 import re
 

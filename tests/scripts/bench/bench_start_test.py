@@ -11,7 +11,7 @@ from tinygen.errors import UserError
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch):
-    """A machine of which nothing is asked or set."""
+    """An idle machine whose process settings stay as they are."""
     monkeypatch.setattr(bench.machine, "busy_share", lambda: 0.0)
     monkeypatch.setattr(bench.ours, "prepare_process", bool)
 
@@ -34,22 +34,22 @@ def test_a_first_step_and_its_run_s_samples_are_timed_of_two_trees_in_turns(tmp_
         assert len(run["train"]) == len(run["sample"]) == 1
         assert min(run["train"] + run["sample"]) > 0
     shown = capsys.readouterr().out
-    assert "dit_digits8:smoke: seconds to the first step, and for 2 samples; median (least to most) of 1" in shown
+    assert "dit_digits8:smoke: seconds to the first step, and for 2 samples; median (min to max) of 1" in shown
     assert shown.count(str(REPOSITORY)) == 2
 
 
-def test_a_command_that_fails_is_named_with_the_last_that_it_said(tmp_path):
+def test_a_command_that_fails_is_named_with_its_last_line_of_output(tmp_path):
     checkout = start.Checkout(REPOSITORY, "no_such_recipe", 1, tmp_path)
-    with pytest.raises(UserError, match=r"tinygen train of .* failed: .*no_such_recipe"):
+    with pytest.raises(UserError, match=r"tinygen train in .* failed: .*no_such_recipe"):
         checkout.train()
-    with pytest.raises(UserError, match=r"tinygen sample of .* failed: .*run"):
+    with pytest.raises(UserError, match=r"tinygen sample in .* failed: .*run"):
         checkout.sample()
 
 
 def test_a_tree_without_the_tool_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["start", f"--against={tmp_path}"])
-    assert f"argument --against: there is no {tmp_path}/tinygen/__main__.py" in capsys.readouterr().err
+    assert f"argument --against: not a checkout of tinygen: {tmp_path}/tinygen/__main__.py does not exist" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         bench.main(["start", "--config=dit_digit8"])
     assert "did you mean 'dit_digits8'" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def recipe(tiny, tmp_path):
 
 @pytest.fixture
 def asked(bench, monkeypatch):
-    """asked("step", ...): the keywords that a command line comes to."""
+    """asked("step", ...): the arguments of `race.measure` for a command line."""
 
     def run(*arguments):
         calls = []
@@ -55,16 +55,16 @@ def test_a_busy_machine_is_refused_unless_it_is_forced(bench, command, monkeypat
     own = bench.COMMANDS[name]._replace(measure=lambda arguments: measured.append(1) or {}, table=lambda result: f"{result['busy_before']}")
     monkeypatch.setitem(bench.COMMANDS, name, own)
     assert bench.main([name, *rest]) == 2
-    assert "others use 50% of this machine's processors" in capsys.readouterr().err
+    assert "other processes use 50% of the CPU" in capsys.readouterr().err
     assert not measured
     assert bench.main([name, *rest, "--force"]) == 0
     assert measured
     assert "0.5" in capsys.readouterr().out
 
 
-def test_the_numbers_of_a_busy_machine_are_called_false(bench):
+def test_the_numbers_of_a_busy_machine_are_called_unreliable(bench):
     assert bench.machine.caution(0.02) == []
-    assert "FALSE NUMBERS: others used 50%" in bench.machine.caution(0.5)[0]
+    assert "UNRELIABLE: other processes used 50%" in bench.machine.caution(0.5)[0]
 
 
 def test_what_is_measured_by_default_is_a_dit_s_2_in_training_and_by_euler_in_sampling(bench, asked):
@@ -86,11 +86,11 @@ def test_lists_of_sizes_are_a_grid_whose_heads_have_64_features(bench, asked):
 
 
 def test_settings_and_those_of_other_contestants_are_told_apart(asked):
-    told = asked(
+    found = asked(
         "step", "--set", "optim.clip=0", "--against", "precision=bfloat16", "optim.lr=1", "--against", "ema.decay=0", "--set=seed=1"
     )
-    assert told["settings"] == ["optim.clip=0", "seed=1"]
-    assert told["against"] == [["precision=bfloat16", "optim.lr=1"], ["ema.decay=0"]]
+    assert found["settings"] == ["optim.clip=0", "seed=1"]
+    assert found["against"] == [["precision=bfloat16", "optim.lr=1"], ["ema.decay=0"]]
 
 
 @pytest.mark.parametrize("wrong", ["--rounds=0", "--peer_modes=eager,quick", "--width=wide", "--product_seconds=-1", "--peer_patience=nan"])
@@ -103,9 +103,9 @@ def test_arguments_that_make_no_sense_are_refused(bench, wrong, capsys):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (["--set=train.steps_per_call=4"], "`bench.py calls` times several per call"),
+        (["--set=train.steps_per_call=4"], "`bench.py calls` times several steps per call"),
         (["--peer=python", "--set=objective.sampler=heun"], "--peer does not support objective.sampler=heun"),
-        (["--json=nowhere/x.json"], "there is no folder nowhere"),
+        (["--json=nowhere/x.json"], "no such folder: nowhere"),
     ],
 )
 def test_what_would_be_measured_in_vain_is_refused_before(bench, wrong, said, capsys):
@@ -114,13 +114,13 @@ def test_what_would_be_measured_in_vain_is_refused_before(bench, wrong, said, ca
 
 
 def test_settings_are_typed_as_the_command_line_types_them(bench, tiny):
-    changed = bench.ours.changed(
+    changed = bench.ours.override(
         tiny(), ["optim.lr=1", "precision=bfloat16", "model.qk_norm=false", "objective.guidance_interval=(0.1, 0.5)"]
     )
     assert (changed.optim.lr, changed.precision, changed.model.qk_norm) == (1.0, "bfloat16", False)
     assert changed.objective.guidance_interval == (0.1, 0.5)
     assert tiny().precision == "float32"
-    assert bench.ours.changed(tiny(), ["model.name=mlp", "model.hidden=32"]).model.hidden == 32
+    assert bench.ours.override(tiny(), ["model.name=mlp", "model.hidden=32"]).model.hidden == 32
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_contestants_take_turns_in_an_order_that_turns_round_every_time(bench):
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own_ratios(bench):
-    """Of medians it would be 2 / 4; the machine slowed down after the first round."""
+    """The ratio of the medians would be 2 / 4; the machine slowed down after the first round."""
     assert bench.race.turns.ratio([1.0, 10.0, 2.0], [4.0, 20.0, 4.0]) == 2.0
 
 
@@ -168,7 +168,7 @@ def test_a_cold_and_a_warm_process_share_a_cache_that_is_empty_at_first(bench, t
         (Path(cache) / "entry").write_bytes(b"four")
         return dict(trace=1.0 * len(told))
 
-    monkeypatch.setattr(bench.compiling, "compiled_afresh", compiled)
+    monkeypatch.setattr(bench.compiling, "compile_in_subprocess", compiled)
     found = bench.compiling.cold_and_warm(tiny(), bench.ours.noise_codec((8, 8, 3)))
     assert found == {"cold": {"trace": 1.0}, "warm": {"trace": 2.0}, "cache_bytes": 4}
     assert told == [(told[0][0], []), (told[0][0], ["entry"])]
@@ -190,12 +190,12 @@ def test_help_names_every_command_at_once_without_jax():
 
 @pytest.mark.slow
 def test_blocks_of_the_real_loop_take_turns_with_the_bare_step(bench, recipe, tmp_path, monkeypatch, capsys):
-    """The number of steps that each took, not their time."""
+    """Tests the number and order of the steps, not their time."""
     order = []
     advance = logger.RunLogger.advance
 
     class Counted:
-        """A jitted or compiled step that notes its calls."""
+        """A jitted or compiled step that records its calls."""
 
         def __init__(self, step):
             self.step = step
@@ -267,7 +267,7 @@ def test_one_step_a_call_and_several_take_blocks_of_the_same_length_in_turns(ben
     monkeypatch.setattr(bench.calls.turns, "take", noting)
     assert bench.main(["calls", f"--config={recipe}", "--calls=2", "--block=4", "--rounds=3"]) == 0
     assert taken == [0, 1, 1, 0, 0, 1]
-    assert "2  a call" in capsys.readouterr().out
+    assert "2  steps per call" in capsys.readouterr().out
     assert bench.main(["calls", f"--config={recipe}", "--calls=3", "--block=4"]) == 2
     assert "--block=4 is not a multiple of --calls=3" in capsys.readouterr().err
 
@@ -284,4 +284,4 @@ def test_blocks_with_and_without_the_guards_take_turns_and_the_latter_have_no_br
     monkeypatch.setattr(bench.guards.ours, "step_of", noting)
     assert bench.main(["guards", f"--config={recipe}", "--block=2", "--rounds=3"]) == 0
     assert ["stablehlo.case" in text for text in texts] == [True, False]
-    assert "with them" in capsys.readouterr().out
+    assert "with guards" in capsys.readouterr().out

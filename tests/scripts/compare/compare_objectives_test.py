@@ -1,4 +1,4 @@
-"""Objectives side by side: each is trained once on the same budget, its cells are drawn and scored once, mistakes are told before."""
+"""compare_objectives.py: arms are trained once, cells are drawn and scored once, mistakes are reported first."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What tinygen was called with; a run and samples leave what real ones do. The judge reads zero whatever it sees."""
+    """The calls of tinygen, which are faked: runs and samples write the same files as real ones. The judge always reads 0."""
     made = []
 
     def call(command, *arguments):
@@ -71,7 +71,7 @@ def calls(monkeypatch):
 
 
 def write_samples(folder, num, **provenance):
-    """Pictures whose grey level is their number."""
+    """Pictures whose grey level is their index."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"file": f"{index:05d}.png", "label": index % 10} for index in range(num)]
     for index, row in enumerate(rows):
@@ -81,7 +81,7 @@ def write_samples(folder, num, **provenance):
 
 @pytest.fixture
 def compare(recipe, tmp_path):
-    """Compares two arms, and with them others: the exit status."""
+    """compare(*arguments): the exit status of a comparison of two arms, and of others in `arms`."""
 
     def run(*arguments, arms=("", ":meanflow"), nfe="4"):
         named = [f"--arm={name}={recipe}{variant}" for name, variant in zip(("one", "two"), arms, strict=False)]
@@ -120,7 +120,7 @@ def test_cells_have_the_evaluations_taken_and_the_scores_and_arms_what_they_cost
     assert not calls
     assert compare("--features=inception", "--num=7", "--steps=100", nfe="5") == 0
     one = numbers()["rows"][0]["cells"][0]
-    assert (one["asked"], one["nfe"], one["accuracy"], one["fd_toy"]) == (5, 4, 0.1, 3.0)
+    assert (one["requested_nfe"], one["nfe"], one["accuracy"], one["fd_toy"]) == (5, 4, 0.1, 3.0)
     assert {"spread", "distance"} <= one.keys()
     arms = numbers()["arms"]
     assert (arms["one"]["steps"], arms["one"]["seconds"], arms["one"]["parameters"]) == (100, 20 + 4 + 5 + 4 + 4, 1234)
@@ -154,7 +154,7 @@ def test_distances_of_equal_samples_are_taken_once(calls, tmp_path):
 def test_minutes_are_steps_at_the_rate_of_a_short_run_and_the_schedule_ends_with_them(calls, compare, monkeypatch, capsys):
     monkeypatch.setattr(machine, "busy_share", lambda: 0.5)
     assert compare("--minutes=2") == 0
-    assert "others used 50% of the processors" in capsys.readouterr().err
+    assert "other processes used 50% of the CPU" in capsys.readouterr().err
     first, second = [call for call in calls if call[0] == "train" and "/one/" in call[2]]
     assert "--config.train.steps=100" in first
     assert second[-2:] == (
@@ -166,7 +166,7 @@ def test_minutes_are_steps_at_the_rate_of_a_short_run_and_the_schedule_ends_with
 @pytest.mark.parametrize("arms", [(":unlabelled", ":unlabelled+meanflow")], ids=str)
 def test_what_the_judge_cannot_read_has_pictures_and_no_accuracy(calls, compare, numbers, capsys, arms, tmp_path):
     assert compare(arms=arms) == 0
-    assert "accuracy, spread and distance are omitted" in capsys.readouterr().err
+    assert "accuracy, spread and distance need labelled digits" in capsys.readouterr().err
     assert "accuracy" not in numbers()["rows"][0]["cells"][0]
     assert (tmp_path / "out" / "objectives.png").exists()
 
@@ -177,46 +177,46 @@ def test_what_the_judge_cannot_read_has_pictures_and_no_accuracy(calls, compare,
         (dict(nfe="0"), "--nfe=0"),
         (dict(nfe="1,x"), "--nfe=1,x"),
         (dict(nfe="1", arms=("",)), "any of --nfe: nfe=1 is too few"),
-        (["--arm=one=other.py"], "another arm is called one"),
+        (["--arm=one=other.py"], "the name one is already used"),
         (["--arm=nameless"], "--arm=nameless"),
         (["--arm=a/b=mine.py"], "without / or :"),
         (["--arm=three=nowhere.py"], "no config file 'nowhere.py'"),
-        (dict(arms=("", ":classifier")), "'classification' does not sample"),
-        (dict(arms=("", ":unlabelled")), "its data differ"),
+        (dict(arms=("", ":classifier")), "'classification' has no number of network evaluations"),
+        (dict(arms=("", ":unlabelled")), "section `data`"),
         (["--set=train.stpes=3"], "train.stpes"),
-        (["--sampling=sampler=euler"], "give NAME:KEY=VALUE"),
+        (["--sampling=sampler=euler"], "expected NAME:KEY=VALUE"),
         (["--sampling=three:sampler=euler"], "'three'"),
         (["--sampling=one:samplr=euler"], "'sampler'"),
-        (["--sampling=one:guidance=x"], "guidance is a number"),
+        (["--sampling=one:guidance=x"], "guidance must be a number"),
         (["--sampling=one:sampler=heum"], "'heun'"),
         (["--sampling=two:guidance=2"], "'meanflow' has no such setting"),
         (["--minutes=-1"], "--minutes=-1"),
         (["--steps=0"], "--steps=0"),
-        (["--samples=19"], "at least two samples per class"),
+        (["--samples=19"], "two of each class"),
         (["--num=1"], "--num=1"),
         (["--features=runs/nowhere"], "--features=runs/nowhere"),
         (["--out=mine.py"], "--out=mine.py"),
     ],
     ids=str,
 )
-def test_a_mistake_is_refused_in_one_line_before_any_training(calls, compare, capsys, monkeypatch, tmp_path, arguments, said):
+def test_a_mistake_is_one_line_before_anything_is_trained(calls, compare, capsys, monkeypatch, tmp_path, arguments, said):
     monkeypatch.chdir(tmp_path)
     assert (compare(**arguments) if isinstance(arguments, dict) else compare(*arguments)) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert len(told.splitlines()) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
     assert not calls
 
 
 def test_a_cell_shows_a_row_a_class(tmp_path):
     write_samples(tmp_path, 100)
-    levels = cells.shown(tmp_path)[:, 0, 0, 0].reshape(10, cells.COLUMNS)
+    levels = cells.pictures(tmp_path)[:, 0, 0, 0].reshape(10, cells.COLUMNS)
     assert (levels % 10 == np.arange(10)[:, None]).all()
     assert (levels // 10 == np.arange(cells.COLUMNS)).all()
 
 
 def test_a_picture_has_every_cell_in_its_place(tmp_path):
-    white, grey = (picture.Cell(np.full((60, 8, 8, 1), level, np.uint8), ["beneath"]) for level in (255, 128))
+    white, grey = (picture.Cell(np.full((60, 8, 8, 1), level, np.uint8), ["below"]) for level in (255, 128))
     rows = [picture.Row("first", ["about"], [white, picture.Cell(reason="too few")]), picture.Row("second", [], [grey, white])]
     picture.draw(tmp_path / "a.png", "title", ["nfe 1", "nfe 2"], rows, across=6)
     pixels = np.asarray(Image.open(tmp_path / "a.png").convert("L"))

@@ -1,4 +1,4 @@
-"""Recipes side by side: each arm's stages follow each other, what is done is not done again, and the table says what came of it."""
+"""compare_recipes.py: an arm's stages are trained one after another, finished work is not repeated, and the table."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tinygen import config as config_lib
 from tinygen.errors import UserError
 
 SWEPT = sorted(path for path in (Path(__file__).parents[3] / "configs").glob("*.py") if "\ndef sweep(" in path.read_text("utf-8"))
-ASKING = """
+SWEEP_RECIPE = """
 from tinygen.config import base, vary
 
 def get_config(variant=""):
@@ -26,24 +26,24 @@ STEPS = [{"step": 1, "loss": 2.0}, {"step": 10, "steps_per_s": 5.0}, {"step": 20
 
 @pytest.fixture(autouse=True)
 def recipes(tmp_path, monkeypatch):
-    """Recipes a.py and b.py where the script runs, and features called toy."""
+    """Recipes a.py and b.py in the current folder, and features named toy."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     for name in ("a.py", "b.py"):
-        (folder / name).write_text(ASKING.replace("small=", "dense="))
+        (folder / name).write_text(SWEEP_RECIPE.replace("small=", "dense="))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(runs.load, "NAMES", ("toy",))
 
 
 @pytest.fixture
 def losses():
-    """What an evaluation finds besides the loss."""
+    """Losses that an evaluation reports in addition to `loss`."""
     return {}
 
 
 @pytest.fixture
 def calls(monkeypatch, losses):
-    """What tinygen was called with; a run leaves the lines that a real one does."""
+    """The calls of tinygen, which are faked: a run writes the same files as a real one."""
     made = []
 
     def call(command, *arguments):
@@ -110,7 +110,7 @@ def test_what_is_finished_is_not_done_again(calls, tmp_path):
     }
 
 
-def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
+def test_a_failed_run_ends_the_comparison_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "TINYGEN", ["false"])
     assert run(tmp_path, "--seeds=0") == 2
     assert "compare_recipes: tinygen train --config=a.py" in capsys.readouterr().err
@@ -120,9 +120,9 @@ def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
     ("arguments", "said"),
     [
         (["--seeds=x"], "--seeds=x"),
-        (["--seeds=0,0"], "each seed once"),
+        (["--seeds=0,0"], "must be distinct"),
         (["--arm=nameless"], "--arm=nameless"),
-        (["--arm=one=other.py"], "its own name"),
+        (["--arm=one=other.py"], "a unique name"),
         (["--arm=three=other.py"], "no config file 'other.py'"),
         (["--arm=three=a.py:nothing"], "nothing"),
         (["--set=train.stepz=4"], "stepz"),
@@ -132,7 +132,7 @@ def test_a_recipe_that_fails_ends_it_with_a_line(tmp_path, monkeypatch, capsys):
     ],
     ids=str,
 )
-def test_a_mistake_is_refused_in_one_line_before_any_training(calls, tmp_path, capsys, arguments, said):
+def test_a_mistake_is_one_line_before_anything_is_trained(calls, tmp_path, capsys, arguments, said):
     assert run(tmp_path, *arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
@@ -142,7 +142,7 @@ def test_a_mistake_is_refused_in_one_line_before_any_training(calls, tmp_path, c
 def test_a_folder_of_another_command_is_not_taken_for_this_one(calls, tmp_path, capsys):
     run(tmp_path, "--seeds=0")
     assert run(tmp_path, "--seeds=0", "--set=train.steps=7") == 2
-    assert "belongs to another command" in capsys.readouterr().err
+    assert "was created by a different command" in capsys.readouterr().err
 
 
 def test_a_run_that_was_stopped_is_not_compared(tmp_path, monkeypatch, capsys):
@@ -152,9 +152,9 @@ def test_a_run_that_was_stopped_is_not_compared(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def asking(tmp_path):
-    path = tmp_path / "asking.py"
-    path.write_text(ASKING)
+def swept(tmp_path):
+    path = tmp_path / "swept.py"
+    path.write_text(SWEEP_RECIPE)
     return path
 
 
@@ -163,12 +163,12 @@ def sweep(tmp_path, recipe, *arguments):
 
 
 def trained(calls):
-    """{arm: overrides} of the trainings."""
+    """{arm: overrides} of the training runs."""
     return {Path(call[2]).parts[-3]: call[4:] for call in calls if call[0] == "train"}
 
 
-def test_a_sweep_trains_the_recipe_and_each_of_its_changes(calls, asking, tmp_path):
-    assert sweep(tmp_path, asking, "--set=train.steps=20") == 0
+def test_a_sweep_trains_the_recipe_and_each_of_its_changes(calls, swept, tmp_path):
+    assert sweep(tmp_path, swept, "--set=train.steps=20") == 0
     assert trained(calls) == {
         "recipe": ("--config.train.steps=20",),
         "lr=2e-3": ("--config.train.steps=20", "--config.optim.lr=0.002"),
@@ -177,19 +177,19 @@ def test_a_sweep_trains_the_recipe_and_each_of_its_changes(calls, asking, tmp_pa
     }
 
 
-def test_of_a_sweep_what_the_variant_has_already_is_left_out(calls, asking, tmp_path):
-    assert sweep(tmp_path, f"{asking}:small") == 0
+def test_entries_that_the_variant_already_has_are_left_out_of_a_sweep(calls, swept, tmp_path):
+    assert sweep(tmp_path, f"{swept}:small") == 0
     assert trained(calls).keys() == {"recipe", "lr=2e-3", "wide"}
 
 
-def test_only_some_of_a_sweep(calls, asking, tmp_path, capsys):
-    assert sweep(tmp_path, asking, "--only=lr,wide") == 0
+def test_only_some_of_a_sweep(calls, swept, tmp_path, capsys):
+    assert sweep(tmp_path, swept, "--only=lr,wide") == 0
     assert trained(calls).keys() == {"recipe", "lr=2e-3", "wide"}
-    assert sweep(tmp_path, asking, "--only=rl") == 2
+    assert sweep(tmp_path, swept, "--only=rl") == 2
     assert "'rl'" in capsys.readouterr().err
 
 
-def test_a_recipe_that_asks_nothing_cannot_be_swept(tmp_path, capsys):
+def test_a_recipe_without_a_sweep_is_refused(tmp_path, capsys):
     assert sweep(tmp_path, Path(__file__).parents[3] / "configs" / "dit_digits8.py") == 2
     assert "has no function sweep()" in capsys.readouterr().err
 
@@ -198,9 +198,9 @@ def test_a_recipe_that_asks_nothing_cannot_be_swept(tmp_path, capsys):
     ("answer", "said"),
     [("3", "returned 3"), ("{'a': 3}", "returned"), ("{}[0]", "fails: KeyError"), ("{'a': {'lrr': 1}}", "a: unknown config key")],
 )
-def test_a_sweep_that_is_none_is_refused(tmp_path, answer, said):
-    path = tmp_path / "asking.py"
-    path.write_text(f"{ASKING.partition('def sweep')[0]}\ndef sweep():\n    return {answer}\n")
+def test_an_invalid_sweep_is_refused(tmp_path, answer, said):
+    path = tmp_path / "swept.py"
+    path.write_text(f"{SWEEP_RECIPE.partition('def sweep')[0]}\ndef sweep():\n    return {answer}\n")
     with pytest.raises(UserError, match=said):
         config_lib.sweep(str(path))
 
@@ -213,15 +213,15 @@ def test_losses_without_weights_are_in_the_table(calls, tmp_path, capsys):
     assert two.split()[-3:] == ["1", "0.25", "0.5"]
 
 
-def test_there_are_recipes_that_ask():
+def test_there_are_recipes_with_a_sweep():
     assert "convnext_mnist_imf" in {path.stem for path in SWEPT}
 
 
 @pytest.mark.parametrize("path", SWEPT, ids=lambda path: path.stem)
-def test_all_that_a_recipe_asks_differs_from_it_and_can_be_run(path, tmp_path):
-    asked = config_lib.sweep(str(path))
+def test_all_entries_of_a_sweep_differ_from_the_recipe_and_are_valid(path, tmp_path):
+    entries = config_lib.sweep(str(path))
     namespace: dict = {}
     exec(compile(path.read_text("utf-8"), str(path), "exec"), namespace)
-    assert asked.keys() == namespace["sweep"]().keys()  # what changes nothing would be left out
-    for config in asked.values():
+    assert entries.keys() == namespace["sweep"]().keys()  # what changes nothing would be left out
+    for config in entries.values():
         config_lib.check(config)

@@ -1,4 +1,4 @@
-"""The fixed rule that reads drawn faces: right on real ones, on painted ones, and against captions in plain words."""
+"""score_avatars.py: the rule is right on real and on painted faces, and reads what prompts request."""
 
 import io
 import itertools
@@ -106,7 +106,7 @@ def test_frames_of_any_colour_are_glasses_and_a_black_line_or_a_shadow_is_not(sk
 
 
 def test_every_colour_has_a_nearest_one():
-    """None is so far from a palette that all its weights underflow to 0."""
+    """No colour is so far from a palette that all its weights underflow to 0."""
     grid = np.array(list(itertools.product(range(0, 256, 51), repeat=3)), np.float64)
     plain = np.broadcast_to(grid[:, None, None], (len(grid), 32, 32, 3))
     with np.errstate(all="raise", under="ignore"):
@@ -126,7 +126,7 @@ def test_what_a_caption_asks_for_is_what_was_chosen():
         wanted["glasses"] = "yes" if labels["glasses"] else "no"
         if labels["hair"]:
             wanted["hair"] = value("hair_color", labels)
-        assert score_avatars.asked(caption) == wanted, caption
+        assert score_avatars.requested(caption) == wanted, caption
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_a_caption_asks_for_is_what_was_chosen():
     ],
 )
 def test_what_a_prompt_does_not_name_is_not_asked_for(prompt, wanted):
-    assert score_avatars.asked(prompt) == wanted
+    assert score_avatars.requested(prompt) == wanted
 
 
 def test_a_row_counts_what_was_asked_and_what_was_confused():
@@ -181,7 +181,7 @@ def test_held_out_faces_are_read_at_both_sizes(tmp_path, capsys, monkeypatch):
 def test_prompts_are_captions_with_uniform_colours_and_glasses_in_every_other(tmp_path):
     num = 720
     assert score_avatars.main([f"--prompts-out={tmp_path / 'prompts.txt'}", f"--num={num}"]) == 0
-    wanted = [score_avatars.asked(line) for line in (tmp_path / "prompts.txt").read_text().splitlines()]
+    wanted = [score_avatars.requested(line) for line in (tmp_path / "prompts.txt").read_text().splitlines()]
     assert len(wanted) == num
     assert {tuple(sorted(want)) for want in wanted} == {tuple(sorted(score_avatars.ATTRIBUTES))}
     assert [want["glasses"] for want in wanted] == ["yes", "no"] * (num // 2)

@@ -23,7 +23,7 @@ def digits8():
 
 @pytest.fixture(scope="module")
 def judging():
-    """The script, whose judge of digits8 is trained once."""
+    """The script, with a classifier of digits8 that is trained only once."""
     real, labels, held_out = score_digits._real("digits8")
     judge = TRAIN(real[:-held_out], labels[:-held_out])
     with pytest.MonkeyPatch.context() as patch:
@@ -33,7 +33,7 @@ def judging():
 
 @pytest.fixture
 def judged(judging, tmp_path):
-    """Writes samples and judges them: the exit status and the numbers."""
+    """Writes samples and scores them: (exit status, numbers)."""
 
     def run(x, labels, **provenance):
         write(tmp_path, x, labels, **provenance)

@@ -1,4 +1,4 @@
-"""docs/code.md says what the modules say of themselves."""
+"""docs/code.md matches the docstrings of the modules."""
 
 import code_map
 

@@ -1,4 +1,4 @@
-"""scripts/prepare/prepare_latents.py: what it writes, what it refuses before it encodes, and what it leaves behind."""
+"""scripts/prepare/prepare_latents.py: what it writes, and what it refuses before it encodes."""
 
 import dataclasses
 import shutil
@@ -17,7 +17,7 @@ from tinygen.pretrained import autoencoder
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The latents of 8x8 digits. Shared: only to be read."""
+    """The latents of 8x8 digits; shared, so read-only."""
     return patch_autoencoder.make(tmp_path_factory.mktemp("latents"))
 
 
@@ -30,7 +30,7 @@ def prepare(made, monkeypatch):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """A copy of the folder, to be spoilt."""
+    """A copy of the folder, to be damaged."""
     return shutil.copytree(made.folder, tmp_path / "copy")
 
 
@@ -42,8 +42,8 @@ def test_captions_come_along(made, prepare, tmp_path):
     changes = dict(name="folder", path=tmp_path / "photos", size=8, channels=1, min_side=8)
     assert prepare(tmp_path / "out", *(f"--config.data.{key}={value}" for key, value in changes.items())) == 0
     splits = source_of(tmp_path / "out").splits
-    told = [caption for examples in splits.values() for caption in examples.captions(np.arange(len(examples)))]
-    assert sorted(told) == [f"grün {number}" for number in range(4)]
+    captions = [caption for examples in splits.values() for caption in examples.captions(np.arange(len(examples)))]
+    assert sorted(captions) == [f"grün {number}" for number in range(4)]
 
 
 def test_the_same_command_writes_the_same_bytes(made, prepare, tmp_path):
@@ -69,58 +69,58 @@ def test_a_recipe_that_mirrors_has_mirrored_images_encoded_besides(made, add_row
 
 
 @pytest.mark.parametrize(
-    ("more", "variant", "told"),
+    ("more", "variant", "error"),
     [
-        ((), ":faces", "the images have 3 channels, and the autoencoder patches takes 1"),
-        (("--config.data.name=sine",), "", "it has curve data, and an autoencoder encodes images"),
+        ((), ":faces", "the images have 3 channels, but the autoencoder patches needs 1"),
+        (("--config.data.name=sine",), "", "--config has curve data, but the autoencoder encodes images"),
         (("--config.data.labl=x",), "", "did you mean"),
         (("--batch_size=-1",), "", "--batch_size=-1"),
         (("--autoencoder=nowhere",), "", "--autoencoder=nowhere: there is no such file"),
     ],
 )
-def test_images_that_cannot_be_encoded_are_reported_before_encoding(prepare, tmp_path, capsys, more, variant, told):
+def test_what_cannot_be_encoded_is_refused_before(prepare, tmp_path, capsys, more, variant, error):
     assert prepare(tmp_path / "out", *more, variant=variant) == 2
-    assert told in capsys.readouterr().err
+    assert error in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_sides_that_the_factor_does_not_divide_are_refused(made):
     found = dataclasses.replace(patch_autoencoder.load(made.place / "patches", ""), factor=3)
-    with pytest.raises(UserError, match=r"images of 8x8 are not multiples of the autoencoder's factor, 3 pixels.*\n.*config.data.size=9"):
+    with pytest.raises(UserError, match=r"the image size 8x8 is not a multiple of 3.*\n.*config.data.size=9"):
         prepare_latents.check_images(made.images.codec, found)
 
 
 def test_a_folder_that_is_there_is_left_alone(made, prepare, capsys):
     before = (made.folder / "latents.json").stat().st_mtime_ns
     assert prepare(made.folder) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (made.folder / "latents.json").stat().st_mtime_ns == before
 
 
-def test_a_disk_with_too_little_room_is_refused_before_encoding(prepare, tmp_path, monkeypatch, capsys):
+def test_a_disk_with_too_little_space_is_refused_before(prepare, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prepare_latents, "free_bytes", lambda path: 2**20)
     assert prepare(tmp_path / "out") == 2
-    assert "1,797 latents take 449 kiB, and 1 MiB are free there" in capsys.readouterr().err
+    assert "1,797 latents need 449 kiB, but only 1 MiB are free" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "told"),
+    ("fault", "status", "error"),
     [
         (OSError(28, "No space left on device", "train.array_record"), 2, "train.array_record: No space left on device"),
         (RuntimeError("write() failed: No space left on device"), 2, "cannot be written: write() failed: No space left"),
-        (KeyboardInterrupt(), 130, "interrupted; no files are left"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was written"),
     ],
 )
-def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys, fault, status, told):
-    encoded = prepare_latents.encoded
+def test_a_fault_leaves_nothing_behind(prepare, tmp_path, monkeypatch, capsys, fault, status, error):
+    encode_split = prepare_latents.encode_split
 
     def failing(*arguments):
-        yield next(encoded(*arguments))
+        yield next(encode_split(*arguments))
         raise fault
 
-    monkeypatch.setattr(prepare_latents, "encoded", failing)
+    monkeypatch.setattr(prepare_latents, "encode_split", failing)
     assert prepare(tmp_path / "out") == status
-    assert told in capsys.readouterr().err
+    assert error in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -128,7 +128,7 @@ def test_a_later_stage_takes_the_scale_of_the_first(prepare, made, tmp_path, cap
     assert prepare(tmp_path / "alike", f"--like={made.folder}", "--config.data.overfit=64") == 0
     first, later = (sources.Prepared.read(folder).latents for folder in (made.folder, tmp_path / "alike"))
     assert (later.scale, later.shift) == (first.scale, first.shift)
-    assert f"as in {made.folder}" in capsys.readouterr().out
+    assert f"scale and shift as in {made.folder}" in capsys.readouterr().out
 
 
 def test_latents_of_another_autoencoder_give_no_scale(prepare, copy, tmp_path, capsys):

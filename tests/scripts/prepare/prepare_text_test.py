@@ -1,4 +1,4 @@
-"""Captions that are read by a text encoder once: what the folder holds, whole or not at all, and what is told of it."""
+"""Captions encoded once with a text encoder: the content of the folder, which is complete or absent, and the messages."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_it_ends_with_what_was_made_and_the_next_command(prepare, tmp_path, caps
     prepare("--length=3", "--config.batch_size=8")
     said = capsys.readouterr().out
     assert "captions of 20 of 24 training examples, 7 of 8 held out" in said
-    assert "6 captions had more than 3 tokens and were cut off" in said
+    assert "6 captions were truncated to 3 tokens" in said
     given = f"--config={tmp_path / 'recipe.py'} --config.batch_size=8 --config.text.tokens= --config.text.embeddings={tmp_path / 'out'}"
     assert said.strip().endswith(f"next: tinygen train {given}")
 
@@ -71,7 +71,7 @@ def test_it_ends_with_what_was_made_and_the_next_command(prepare, tmp_path, caps
 @pytest.mark.parametrize(
     ("options", "data", "said"),
     [
-        (["--length=17"], {}, "--length=17 must lie in 2 to 16"),
+        (["--length=17"], {}, "--length=17 must be between 2 and 16"),
         (["--length=0"], {}, "--length=0"),
         (["--batch_size=0"], {}, "--batch_size=0"),
         (["--encoder=/elsewhere"], {}, "--encoder=/elsewhere: there is no such folder"),
@@ -86,9 +86,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(prepare, tmp_path, capsys, opt
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.py"}
 
 
-def test_a_disk_without_room_is_refused_before_any_encoding(prepare, tmp_path, capsys, monkeypatch):
+def test_a_disk_without_space_is_refused_before_anything_is_encoded(prepare, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prepare_text, "free_bytes", lambda path: 2**20 + 100)
-    monkeypatch.setattr(prepare_text, "encoded", None)
+    monkeypatch.setattr(prepare_text, "encode_split", None)
     assert prepare() == 2
     tokens = sum(len(told.WORDS[index % 5].split()) for each in (24, 8) for index in range(each))
     assert f"embeddings of {tokens} tokens need" in capsys.readouterr().err
@@ -98,7 +98,7 @@ def test_what_is_interrupted_leaves_nothing(prepare, tmp_path, monkeypatch):
     def fails(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prepare_text, "encoded", fails)
+    monkeypatch.setattr(prepare_text, "encode_split", fails)
     with pytest.raises(KeyboardInterrupt):
         prepare()
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.py"}

@@ -1,4 +1,4 @@
-"""The quick part of scripts/torture/torture.py, by its own functions: real runs killed and damaged; and that it sees what it looks for."""
+"""The quick part of scripts/torture/torture.py: real runs are killed and damaged, and differences between runs are found."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ def setup(tmp_path):
 @pytest.mark.slow
 def test_runs_killed_in_a_save_or_at_any_instant_end_as_if_nothing_had_been(setup, tmp_path):
     result = kills.measure(setup, num=4, in_saves=2, jobs=2, seed=0, folder=tmp_path / "runs")
-    assert [case["told"] for case in result["cases"]] == [[]] * 4
+    assert [case["problems"] for case in result["cases"]] == [[]] * 4
     assert sum(case["where"] == "save" for case in result["cases"]) >= 2
 
 
@@ -38,7 +38,7 @@ def test_a_damaged_checkpoint_is_named_and_set_aside_and_its_steps_run_again(set
 
 
 @pytest.mark.parametrize(
-    ("said", "step"),
+    ("output", "step"),
     [
         ("21:30 resuming from step 40", 40),
         ("21:30 this run is at step 60, and config.train.steps=60: there is nothing left to train.", 60),
@@ -46,8 +46,8 @@ def test_a_damaged_checkpoint_is_named_and_set_aside_and_its_steps_run_again(set
         ("21:30 4,096 examples", None),
     ],
 )
-def test_what_a_restarted_run_says_of_where_it_begins_is_read(said, step):
-    assert kills.begun(said) == step
+def test_the_first_step_of_a_restarted_run_is_read_from_its_output(output, step):
+    assert kills.first_step(output) == step
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_run_with_another_seed_is_not(tiny, finished, tmp_path):
     found = " ".join(compare.differences(finished.workdir, tmp_path / "other"))
     assert "checkpoints/20: " in found
     assert "arrays differ" in found
-    assert "with other numbers (1, " in found
+    assert "with other values (1, " in found
     assert "samples/, different: " in found
 
 
@@ -84,21 +84,21 @@ def test_one_bit_of_one_array_is_a_difference():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda lines: lines[:1] + lines[2:], "1 missing (5)"),
-        (lambda lines: [*lines, lines[-1]], "1 twice (20)"),
+        (lambda lines: [*lines, lines[-1]], "1 duplicate (20)"),
         (lambda lines: [*lines[:-1], lines[-1][:-9]], "1 missing (20)"),
         (lambda lines: [lines[1], lines[0], *lines[2:]], "in another order"),
-        (lambda lines: [lines[0].replace('"loss": ', '"loss": 1'), *lines[1:]], "1 with other numbers (1)"),
+        (lambda lines: [lines[0].replace('"loss": ', '"loss": 1'), *lines[1:]], "1 with other values (1)"),
     ],
     ids=["missing", "twice", "torn", "order", "number"],
 )
-def test_a_different_line_of_metrics_is_reported(finished, copied, change, told):
+def test_a_line_of_metrics_that_is_not_the_same_is_reported(finished, copied, change, expected):
     path = copied / "metrics.jsonl"
     path.write_text("".join(f"{line}\n" for line in change(path.read_text().splitlines())))
     (found,) = compare.differences(finished.workdir, copied)
-    assert told in found
+    assert expected in found
 
 
 def test_only_the_timings_of_a_line_may_differ(finished, copied):
@@ -108,7 +108,7 @@ def test_only_the_timings_of_a_line_may_differ(finished, copied):
     assert compare.differences(finished.workdir, copied) == []
 
 
-def test_different_pictures_and_checkpoints_are_reported(finished, copied):
+def test_pictures_and_checkpoints_that_are_not_the_same_are_reported(finished, copied):
     Image.new("L", (4, 4)).save(copied / "samples" / "000010.png")
     (copied / "samples" / "000020.png").unlink()
     shutil.rmtree(copied / "checkpoints" / "10")
@@ -121,14 +121,14 @@ def test_different_pictures_and_checkpoints_are_reported(finished, copied):
     ]
 
 
-def test_an_unreadable_checkpoint_is_reported(finished, copied):
+def test_a_checkpoint_that_cannot_be_read_is_reported(finished, copied):
     for path in (copied / "checkpoints" / "20" / "state").rglob("d/*"):  # of two that hold the same arrays one is not read
         path.write_bytes(b"")
     (found,) = compare.differences(finished.workdir, copied)
     assert found.startswith("checkpoints/20 cannot be read: ")
 
 
-def test_wrong_and_missing_checksums_are_reported(tmp_path):
+def test_sums_that_are_wrong_or_missing_are_reported(tmp_path):
     folder = tmp_path / "checkpoints" / "10"
     (folder / "state").mkdir(parents=True)
     (folder / "state" / "a").write_text("content")
