@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"fid_stats: {error}", file=sys.stderr)
         return 2
-    print(f"{arguments.out}: {side.num:,} images of {side.name}, {network.dim} features ({network.name}, {network.preset})")
+    print(f"{arguments.out}: {side.num:,} pictures of {side.name}, {network.dim} features ({network.name}, {network.preset})")
     return 0
 
 

@@ -107,7 +107,7 @@ def test_what_is_interrupted_leaves_nothing(prepare, tmp_path, monkeypatch):
 def test_values_that_float16_does_not_hold_are_refused(monkeypatch, prepare, capsys):
     monkeypatch.setattr(told, "vector", lambda word, place: np.full(told.FEATURES, 1e6, np.float32))
     assert prepare() == 2
-    assert "non-finite or beyond 65,504" in capsys.readouterr().err
+    assert "not finite, or beyond 65,504" in capsys.readouterr().err
 
 
 def test_an_overfitted_recipe_has_the_captions_of_all_its_data(prepare, tmp_path):
