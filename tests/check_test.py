@@ -13,7 +13,6 @@ import tinygen
 from tinygen import build, check, media, train
 from tinygen.errors import UserError
 from tinygen.system import limits
-from tinygen.training import duration
 from tinygen.workdir import scratch, writers
 
 ALL = (
@@ -162,8 +161,3 @@ def test_the_folder_lies_on_the_workdirs_file_system(tmp_path):
     (tmp_path / "run").mkdir()
     with scratch.beside(epath.Path(tmp_path / "run")) as place:
         assert place.parent == epath.Path(tmp_path / "run")  # it may be the root of a file system
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(0.123, "0.12 s"), (99, "99 s"), (600, "10 min"), (9000, "2.5 h")])
-def test_a_duration_is_written_in_its_unit(seconds, said):
-    assert duration.span(seconds) == said

@@ -25,8 +25,7 @@ from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits, runtime
 from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls
-from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES
-from tinygen.training.duration import forecast
+from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, forecast
 from tinygen.training.held_out import held_out_size, held_out_step
 from tinygen.training.nonfinite import Guard, Spikes
 from tinygen.training.periodic import Outcome, Periodic, make_periodic
