@@ -10,7 +10,7 @@ from absl import flags
 from tinygen.cli.commands import COMMANDS, Command
 from tinygen.cli.key_listing import groups
 from tinygen.config import recipes
-from tinygen.config.schema import Key
+from tinygen.config.key import Key
 from tinygen.errors import UserError
 from tinygen.system.terminal import say
 

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tinygen.config.schema import SCHEMA, TABLES, Key, Mark
+from tinygen.config.key import Key, Mark
+from tinygen.config.schema import SCHEMA, TABLES
 from tinygen.errors import unknown
 from tinygen.system.terminal import say
 

@@ -1,9 +1,10 @@
 """Queries on the schema's tables: a row's defaults, marked keys, and the values that carry over from one row to another."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tinygen.config.schema import OWN, SCHEMA, TABLES, Key, Mark
+from tinygen.config.key import OWN, Key, Mark
+from tinygen.config.schema import SCHEMA, TABLES
 from tinygen.errors import unknown
 
 
@@ -20,16 +21,16 @@ def row(section: str, name: Any) -> dict[str, Any]:
     return defaults(table[name])
 
 
-def carried(section: str, old: str, new: str, values: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """The `values` of the `chosen` keys in row `old` that carry over to row `new`. For the rule see `tinygen.config.key.Mark.OWN`."""
+def carried(section: str, old: str, new: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those `values` of keys of row `old` that carry over to row `new`. For the rule see `tinygen.config.key.Mark.OWN`."""
+
+    def carries_over(before: Key, after: Key, value: Any) -> bool:
+        if type(before.default) is not type(after.default):
+            return False
+        return before is after or value == "" or OWN not in before.marks | after.marks
+
     before, after = TABLES[section][old], TABLES[section][new]
-    return {key: values[key] for key in chosen if key in after and _means_the_same(before[key], after[key], values[key])}
-
-
-def _means_the_same(before: Key, after: Key, value: Any) -> bool:
-    if type(before.default) is not type(after.default):
-        return False
-    return before is after or value == "" or OWN not in before.marks | after.marks
+    return {key: value for key, value in values.items() if key in after and carries_over(before[key], after[key], value)}
 
 
 def known(names: Mapping[str, str]) -> dict[str, Key]:

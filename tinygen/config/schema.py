@@ -7,24 +7,9 @@ unless it is marked OWN. `tinygen keys` prints all of this.
 """
 
 from tinygen.config.data import DATASETS
-from tinygen.config.key import BELOW_ONE, OWN, POSITIVE, RESUME, STAGE, Key, Mark, Section, key
+from tinygen.config.key import BELOW_ONE, POSITIVE, RESUME, Section, key
 from tinygen.config.models import MODELS
 from tinygen.config.objectives import OBJECTIVES
-
-__all__ = [
-    "DATASETS",
-    "MODELS",
-    "OBJECTIVES",
-    "OWN",
-    "RESUME",
-    "SCHEMA",
-    "STAGE",
-    "TABLES",
-    "Key",
-    "Mark",
-    "Section",
-    "key",
-]
 
 LAST_STEP = 2**31 - 1  # an int32
 LARGEST_BATCH = 2**20  # examples; more is a typo, and would exhaust memory before any other check
