@@ -34,14 +34,14 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A subcommand. `run` gets the `Recipe` if the command defines a flag --config, else None.
+    """A subcommand. `run` gets the `Recipe` if the command has a flag --config, else None.
 
     bare: the flag that a positional argument sets; "" if there is none
     """
 
     summary: str
     usage: str
-    define: Callable[[flags.FlagValues], None]
+    declared: Sequence[options.Flag]
     run: Callable[[flags.FlagValues, Any], int | None]
     bare: str = ""
 
@@ -59,10 +59,6 @@ def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
 
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
-    if values.num is not None and values.num <= 0:
-        raise UserError(f"--num={values.num} must be positive")
-    if values.batch_size <= 0:
-        raise UserError(f"--batch_size={values.batch_size} must be positive")
     settings = _settings(values, (*options.DENOISING, *options.WRITING))
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
@@ -204,57 +200,57 @@ COMMANDS = {
     "train": Command(
         "train a model, or resume a run",
         "tinygen train --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
-        options.train,
+        options.TRAIN,
         _train,
     ),
     "check": Command(
         "dry run: do everything that a run does once, on a few examples",
         "tinygen check --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
-        options.recipe,
+        options.RECIPE,
         _check,
     ),
     "sample": Command(
         "draw samples from a checkpoint",
         "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=TEXT] [--nfe=25] [--guidance=2.0 | --temperature=0.8] [--out=DIR]",
-        options.sample,
+        options.SAMPLE,
         _sample,
     ),
     "eval": Command(
         "compute the held-out metrics of a checkpoint",
         "tinygen eval --ckpt=DIR [--step=N] [--noema]",
-        options.ckpt,
+        options.CKPT,
         _evaluate,
     ),
     "eval-fid": Command(
         "score samples against a reference: FID and related scores, with their protocol",
         "tinygen eval-fid --ckpt=DIR | --samples=DIR --ref=NAME|DIR|FILE.npz [--num=50000] [--features=efflite0] | --compare A B",
-        options.eval_fid,
+        options.EVAL_FID,
         _eval_fid,
     ),
     "report": Command(
         "write an HTML report of a run, or of several side by side",
         "tinygen report --workdir=DIR[,DIR ...] [--out=FILE.html]",
-        options.report,
+        options.REPORT,
         _report,
     ),
     "recipes": Command(
         "list the recipes, describe one, or copy one for editing",
         "tinygen recipes [NAME] | --copy=NAME [--out=FILE.py]",
-        options.recipes,
+        options.RECIPES,
         _recipes,
         bare="name",
     ),
     "keys": Command(
         "list configuration keys: defaults, meanings, constraints",
         "tinygen keys [PREFIX]",
-        options.keys,
+        options.KEYS,
         _keys,
         bare="prefix",
     ),
     "completion": Command(
         "print a shell completion script for commands, flags, recipes and keys",
         "tinygen completion bash|zsh|fish",
-        options.completion,
+        options.COMPLETION,
         _completion,
         bare="shell",
     ),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from tinygen.cli.commands import COMMANDS, Command
+from tinygen.cli.flags import defined
 from tinygen.cli.key_listing import groups
 from tinygen.config import recipes
 from tinygen.config.key import Key
@@ -74,8 +75,7 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 def _arguments(command: Command, before: str, word: str) -> list[str]:
     """before: the preceding word, possibly a flag whose value `word` is"""
-    values = flags.FlagValues()
-    command.define(values)
+    values = defined(command.declared)
     name, equals, value = word.partition("=")
     if equals:
         return [f"{name}={each}" for each in _values(values, name.lstrip("-"), value)]

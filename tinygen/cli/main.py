@@ -18,6 +18,7 @@ from absl import flags
 from tinygen import __version__
 from tinygen.cli import completion
 from tinygen.cli.commands import COMMANDS, Command, Recipe, check_places, required
+from tinygen.cli.flags import defined
 from tinygen.config.schema import TABLES
 from tinygen.errors import UserError, unknown
 from tinygen.system import faults
@@ -124,8 +125,8 @@ def _dispatch(arguments: list[str]) -> int:
         return completion.answer(rest)
     if name not in COMMANDS:
         raise unknown("command", name, [*COMMANDS, "help"])
-    command, values = COMMANDS[name], flags.FlagValues()
-    command.define(values)
+    command = COMMANDS[name]
+    values = defined(command.declared)
     if any(argument in ("-h", "--help", "-help") for argument in rest):
         say(_manual(name, command, values))
         return 0

@@ -93,11 +93,7 @@ MODELS: dict[str, Section] = {
     ),
     "autoencoder": Section(
         "a KL autoencoder for images, as in latent diffusion",
-        widths=key(
-            (32, 64, 128),
-            "features per stage, multiples of groups; every stage but the last halves height and width",
-            OWN,
-        ),
+        widths=key((32, 64, 128), "features per stage, multiples of groups; all but the last downsample by 2", OWN),
         depth=key(1, "residual blocks per encoder stage; decoder stages have one more", OWN),
         latent=key(4, "channels of a latent"),
         groups=key(8, "groups of the group norms; public autoencoders: 32, with widths=(128, 256, 512, 512), depth=2"),

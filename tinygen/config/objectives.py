@@ -8,7 +8,7 @@ SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "sde", "
 TIME_GRIDS = ("uniform", "logit_normal", "shifted")
 SAMPLER = "ODE or SDE solver; dopri5 is adaptive, sde stochastic; average is for objectives that learn an average velocity"
 DROP = "probability of dropping the condition in training; guidance needs more than 0"
-SHIFT = "s of time_grid=shifted: t -> s t / (1 + (s - 1) t)"
+SHIFT = "shift s of time_grid=shifted: t -> s t / (1 + (s - 1) t); a larger one puts more steps near noise"
 TOLERANCE = "error tolerance per step of sampler=dopri5, both absolute and relative"
 
 AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
@@ -36,7 +36,7 @@ OBJECTIVES: dict[str, Section] = {
         cond_drop=key(0.1, DROP, STAGE),
         sampler=key("heun", SAMPLER, RESUME, choices=SAMPLERS),
         nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
-        guidance=key(1.5, "weight w in v_null + w (v_cond - v_null); 1: off", RESUME),
+        guidance=key(1.5, "guidance weight w in v_null + w (v_cond - v_null); 1: off", RESUME),
         guidance_interval=key((0.0, 1.0), "interval of t where guidance is applied", RESUME),
         time_grid=key(
             "uniform",
@@ -55,7 +55,7 @@ OBJECTIVES: dict[str, Section] = {
         cond_drop=key(0.1, DROP, STAGE),
         sampler=key("heun", SAMPLER, RESUME, choices=SAMPLERS),
         nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
-        guidance=key(1.5, "weight w in D_null + w (D_cond - D_null); 1: off", RESUME),
+        guidance=key(1.5, "guidance weight w in D_null + w (D_cond - D_null); 1: off", RESUME),
         guidance_interval=key((0.0, 1000.0), "interval of σ where guidance is applied", OWN, RESUME),
         sigma_min=key(0.002, "the last noise level before 0", RESUME),
         sigma_max=key(80.0, "the first noise level", RESUME),

@@ -30,11 +30,7 @@ SCHEMA = Section(
         RESUME,
         choices=("auto", "float32", "bfloat16", "bfloat16_activations"),
     ),
-    deterministic=key(
-        False,
-        "bitwise reproducible on a GPU too, so that a resumed run equals an uninterrupted one; slower there",
-        RESUME,
-    ),
+    deterministic=key(False, "bitwise reproducible on a GPU too, so that resuming is exact; slower there", RESUME),
     attention=key(
         "auto",
         "auto: by hardware, length and objective; blockwise: less memory; cudnn: NVIDIA GPUs",
@@ -47,11 +43,7 @@ SCHEMA = Section(
         RESUME,
         choices=("none", "products", "full"),
     ),
-    scan=key(
-        0,
-        "blocks per iteration of a loop over the blocks, for faster compilation; divides model.depth; 0: unrolled",
-        RESUME,
-    ),
+    scan=key(0, "blocks per iteration of a loop, for faster compilation; divides model.depth; 0: unrolled", RESUME),
     data=Section(
         "training data",
         name=key("pixel_faces", "the data set", choices=DATASETS),
@@ -119,21 +111,9 @@ SCHEMA = Section(
             choices=("skip", "rollback", "stop"),
         ),
         skips=key(10, "maximum consecutive skips before a rollback", RESUME, low=0, high=MANY),
-        rollbacks=key(
-            3,
-            "maximum rollbacks, each with a new data order and new noise, before the run stops",
-            RESUME,
-            low=0,
-            high=MANY,
-        ),
+        rollbacks=key(3, "rollbacks, each with new data order and noise, before the run stops", RESUME, low=0, high=MANY),
         spike=key(10.0, "warn of a loss this many standard deviations above recent ones; 0: never", RESUME, low=0, high=MANY),
-        stall=key(
-            10.0,
-            "minutes without a step before the log says what the run is waiting for; 0: never",
-            RESUME,
-            low=0,
-            high=MANY,
-        ),
+        stall=key(10.0, "minutes without a step before the log reports the stall; 0: never", RESUME, low=0, high=MANY),
     ),
     eval=Section(
         "scores of samples during training; `tinygen eval-fid` scores a checkpoint",
@@ -143,17 +123,8 @@ SCHEMA = Section(
             "comma-separated: fd (Fréchet distance), kid, pr (precision, recall), dc (density, coverage), is",
             RESUME,
         ),
-        features=key(
-            "efflite0",
-            "feature extractor: efflite0, inception, or the workdir of a classifier trained by tinygen",
-            RESUME,
-        ),
-        preset=key(
-            "adm",
-            "preprocessing of images for inception: resizing and scaling",
-            RESUME,
-            choices=("adm", "pytorch-fid", "clean"),
-        ),
+        features=key("efflite0", "feature extractor: efflite0, inception, or the workdir of a classifier", RESUME),
+        preset=key("adm", "resizing and scaling for inception", RESUME, choices=("adm", "pytorch-fid", "clean")),
         weights=key("", "weights file of inception; '': the default location, or a download", RESUME),
         num=key(5_000, "number of samples", RESUME, low=2),
         split=key("train", "reference split", RESUME, choices=("train", "validation")),
@@ -184,12 +155,7 @@ SCHEMA = Section(
     train=Section(
         "length of the run and periodic work",
         steps=key(2_000, "optimizer steps of the whole run", RESUME, low=1, high=LAST_STEP),
-        steps_per_call=key(
-            1,
-            "maximum steps per dispatch to the device: more helps if a step takes less than a millisecond or two",
-            RESUME,
-            low=1,
-        ),
+        steps_per_call=key(1, "maximum steps per device call; more help if a step takes less than 2 ms", RESUME, low=1),
         log_every=key(50, "steps between lines of metrics.jsonl and TensorBoard points", RESUME, low=1),
         eval_every=key(500, "steps between held-out losses, of raw and averaged weights; 0: never", RESUME, low=0),
         eval_num=key(0, "held-out examples per loss, from the start of the split; 0: all", RESUME, low=0),
