@@ -16,7 +16,7 @@ from tinygen.system import limits
 from tinygen.workdir import scratch, writers
 
 ALL = (
-    "data and plan", "room to write", "compile the step", "compile evaluation", "compile the preview", "two calls of the step", "save",
+    "data and plan", "room to write", "compile the step", "compile the evaluation", "compile the preview", "two calls of the step", "save",
     "restore", "evaluation", "preview and writers", "room for checkpoints", "everything this run will do has been done once",
 )  # fmt: skip
 

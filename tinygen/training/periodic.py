@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tinygen import build
@@ -9,10 +10,11 @@ from tinygen.config import Config
 from tinygen.data.source import DataSource
 from tinygen.evaluation.during_training import make_scoring
 from tinygen.media.preview import View
-from tinygen.sampling.preview import make_preview
+from tinygen.sampling.preview import make_preview, preview_size, preview_step
 from tinygen.train_step import TrainState
 from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, cadences
-from tinygen.training.held_out import make_evaluation
+from tinygen.training.held_out import held_out_size, held_out_step, make_evaluation
+from tinygen.training.program import held_out_shapes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,18 @@ class Periodic:
     optional: bool = False
 
 
+def programs(config: Config, parts: build.Parts, state: TrainState) -> dict[str, tuple[Any, Any, Any]]:
+    """{name of enabled work: (its jitted function, its first arguments: parts of the state, the shapes of its other arguments)}."""
+    found = {}
+    if config.train.eval_every:
+        batch = held_out_shapes(parts, held_out_size(config, parts))
+        found[EVALUATION] = held_out_step(config, parts), (state.ema, state.buffers), (batch, 0)
+    if config.train.preview_every:
+        batch = held_out_shapes(parts, preview_size(config, parts))
+        found[PREVIEW] = preview_step(config, parts), (state.params, state.ema, state.buffers), (batch,)
+    return found
+
+
 def make_periodic(
     config: Config,
     source: DataSource,
@@ -56,18 +70,17 @@ def make_periodic(
     *,
     unwanted: Callable[[], bool] = lambda: False,
     few: int = 0,
-    held_out: Any = None,
-    drawing: Any = None,
+    jitted: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Periodic]:
     """The run's periodic work, in the order in which it is done after a step.
 
     unwanted: polled during evaluation and scoring; True interrupts them
     few: score at most this many samples; 0 = as in config.eval
-    held_out, drawing: the jitted `held_out_step` and `preview_step`, if already made
+    jitted: the functions of `programs` by name, if already made
     """
     due, found = cadences(config), []
     if EVALUATION in due:
-        evaluate = make_evaluation(config, source, parts, step=held_out, unwanted=unwanted)
+        evaluate = make_evaluation(config, source, parts, step=jitted.get(EVALUATION), unwanted=unwanted)
 
         def evaluation(state: TrainState) -> Outcome | None:
             values = evaluate(state)
@@ -83,7 +96,7 @@ def make_periodic(
 
         found.append(Periodic(name=SCORES, activity="scoring samples", due=due[SCORES], run=scores, optional=True))
     if PREVIEW in due:
-        preview = make_preview(config, source, parts, drawing)
+        preview = make_preview(config, source, parts, jitted.get(PREVIEW))
 
         def shown(state: TrainState) -> Outcome:
             return Outcome(media=preview(state))

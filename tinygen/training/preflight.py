@@ -31,12 +31,13 @@ from tinygen.pretrained import latents
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream
 from tinygen.sampling.draw import BATCH, sample_step
-from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits
 from tinygen.train_step import TrainState, Tree, merge
 from tinygen.training import warm_start
-from tinygen.training.held_out import held_out_size, held_out_step
-from tinygen.training.program import batch_shapes, held_out_shapes, make_program
+from tinygen.training.cadence import PREVIEW
+from tinygen.training.held_out import held_out_size
+from tinygen.training.periodic import programs
+from tinygen.training.program import batch_shapes, make_program
 from tinygen.training.setup import codec_so_far
 from tinygen.workdir import places
 from tinygen.workdir.writers import check_writers
@@ -155,17 +156,12 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
                 return parts.objective.loss(merge(parts.graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
 
             jax.eval_shape(loss, abstract.params, abstract.buffers, batch_shapes(parts, config.batch_size))
-        if config.train.eval_every:
-            with fitting("the evaluation"):
-                batch = held_out_shapes(parts, held_out_size(config, parts))
-                jax.eval_shape(held_out_step(config, parts), abstract.ema, abstract.buffers, batch, 0)
-        shown = {}
-        if config.train.preview_every:
-            with fitting("the preview"):
-                batch = held_out_shapes(parts, preview_size(config, parts))
-                drawing = preview_step(config, parts)
-                shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
-            check_pictures(config, shown, codec)
+        results = {}
+        for name, (step, given, rest) in programs(config, parts, abstract).items():
+            with fitting(f"the {name}"):
+                results[name] = jax.eval_shape(step, *given, *rest)
+    shown = results.get(PREVIEW, {})
+    check_pictures(config, shown, codec)
     drawn_alike = "samples" in shown and not config_lib.difference(config, config_lib.change(config, EVERYWHERE))
     if parts.objective.generates and not drawn_alike:  # tracing takes a second
         check_sampling(config, codec, abstract, fitting)
