@@ -1,4 +1,4 @@
-"""TrainState, and the functions that run on the device: a training step and an evaluation step.
+"""TrainState, and the training step, which runs on the device.
 
 The state is a pure tree of arrays. Parameters are nested dicts keyed by strings, so that the names in a checkpoint depend only on
 the model's attributes.
@@ -185,15 +185,6 @@ def update_ema(ema: Any, params: Any, count: jax.Array, decay: float) -> Any:
     n = count.astype(jnp.float32)
     rate = 1.0 - jnp.minimum(decay, (1.0 + n) / (10.0 + n))
     return jax.tree.map(lambda average, value: average + rate * (value - average), ema, params)
-
-
-def make_eval_step(graphdef: nnx.GraphDef, objective: Any) -> Callable[..., Metrics]:
-    """A pure function (params, buffers, batch, key) -> metrics, without dropout."""
-
-    def eval_step(params: Tree, buffers: Tree, batch: Mapping[str, jax.Array], key: jax.Array) -> Metrics:
-        return objective.loss(merge(graphdef, params, buffers), batch, key, train=False)[1]
-
-    return eval_step
 
 
 def _named(tree: Any) -> Any:

@@ -162,9 +162,10 @@ def restore_all(folder: Path, place: Place, distributed: str) -> int:
         saved = store.find(workdirs[0])
         config = config_lib.change(saved.config, dict(mesh=dict(zip(("data", "fsdp", "tensor"), place, strict=False))))
         source, parts = build.data_source(config), build.parts(config, saved.codec)
-        made = make_program(config_lib.change(config, dict(train=dict(steps_per_call=1))), parts)
+        config = config_lib.change(config, dict(train=dict(steps_per_call=1)))
+        made = make_program(config, parts)
         abstract, shardings, take_step = made.abstract, made.shardings, made.step
-        with feed.device_batches(config, source, parts, 0, saved.step) as batches:
+        with feed.device_calls(config, source, parts, 0, saved.step) as batches:
             batch = next(batches)
         whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step, ahead=False))
         with jax.set_mesh(parts.layout.mesh):

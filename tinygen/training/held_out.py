@@ -11,7 +11,7 @@ from tinygen.config import Config
 from tinygen.data.source import DataSource
 from tinygen.objectives.metrics import finalise
 from tinygen.rng import stream
-from tinygen.train_step import Metrics, TrainState, Tree, make_eval_step
+from tinygen.train_step import Metrics, TrainState, Tree, merge
 
 
 class Interrupted(Exception):
@@ -20,12 +20,12 @@ class Interrupted(Exception):
 
 def held_out_step(config: Config, parts: build.Parts) -> Any:
     """The jitted (weights, buffers, batch, batch index) -> metrics, for batches of `held_out_size` examples."""
-    eval_step = make_eval_step(parts.graphdef, parts.objective)
 
-    def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
-        return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
+    def evaluate(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
+        key = jax.random.fold_in(stream(config.seed, "eval"), index)
+        return parts.objective.loss(merge(parts.graphdef, weights, buffers), batch, key, train=False)[1]
 
-    return jax.jit(numbered, out_shardings=parts.layout.replicated)
+    return jax.jit(evaluate, out_shardings=parts.layout.replicated)
 
 
 def held_out_size(config: Config, parts: build.Parts) -> int:
