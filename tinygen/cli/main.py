@@ -22,7 +22,7 @@ from tinygen.cli.flags import defined
 from tinygen.config.schema import TABLES
 from tinygen.errors import UserError, unknown
 from tinygen.system import faults
-from tinygen.system.terminal import say
+from tinygen.system.terminal import drop_output, say
 from tinygen.workdir.reading import Refused
 
 PLAIN = {  # plain messages for absl's
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _unread():
-            _drop_output()
+            drop_output()
             return 128 + signal.SIGPIPE  # silently, as `yes | head -1` ends
         if (message := faults.environment_message(error)) is None:
             raise
@@ -69,17 +69,9 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _drop_output()
+        drop_output()
         error.filename = "standard output"
         raise
-
-
-def _drop_output() -> None:
-    """Redirects standard output to /dev/null, so that flushing at exit cannot fail."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it has no file descriptor
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _unread() -> bool:

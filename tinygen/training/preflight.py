@@ -5,10 +5,10 @@ import dataclasses
 import functools
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as ContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -85,9 +85,8 @@ def check_batch_size(config: Config, layout: Layout) -> None:
     """Raises UserError if the batch does not split evenly over the devices."""
     micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
     if micro % multiple:
-        what = f"config.batch_size={config.batch_size}" + (
-            f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
-        )
+        parts = config.optim.accumulate
+        what = f"config.batch_size={config.batch_size}" + (f" / optim.accumulate={parts}" if parts > 1 else "")
         raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
 
 
@@ -194,11 +193,12 @@ def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        frame = _innermost(error.__traceback__)
-        if frame.tb_frame.f_globals.get("__name__") not in {each.__module__ for each in type(objective).__mro__}:
+        frames = [(frame.f_globals.get("__name__", ""), frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        module, frame, line = [each for each in frames if each[0].partition(".")[0] not in FOREIGN][-1]
+        if module not in {each.__module__ for each in type(objective).__mro__}:
             raise
         names = " and ".join(f"config.{section}.name={config[section].name}" for section in ("data", "model", "objective"))
-        where = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
         said = next(iter(str(error).splitlines()), "")[:200]  # JAX writes more lines, about tracebacks
         reason = f"{type(error).__name__}: {said}{_hint(error)}"
         raise UserError(f"{names} do not go together: {what} fails in {where}.\n{reason}") from error
@@ -208,24 +208,10 @@ def _hint(error: Exception) -> str:
     """A hint at the interface of a denoiser, if the error looks like a violation of it."""
     fields = {field.name for field in dataclasses.fields(Output)}
     if isinstance(error, AttributeError) and error.name in fields and not isinstance(error.obj, Output):
-        return f". A denoiser returns tinygen.nn.layers.Output(pred), not {_kind(error.obj)}"
+        kind = "a bare array" if isinstance(error.obj, jax.Array) else repr(type(error.obj).__name__)
+        return f". A denoiser returns tinygen.nn.layers.Output(pred), not {kind}"
     if isinstance(error, TypeError) and re.search(r"__call__\(\) missing .*'t'", str(error)):
         return ". The model is a denoiser, and this objective trains none"
     if isinstance(error, TypeError) and "__call__() " in str(error):
         return ". A denoiser's __call__ takes (x, t, *, cond, rngs=None), for MeanFlow (x, t, r, *, cond, rngs=None)"
     return ""
-
-
-def _kind(value: object) -> str:
-    return "a bare array" if isinstance(value, jax.Array) else f"{type(value).__name__!r}"
-
-
-def _innermost(traceback: TracebackType | None) -> TracebackType:
-    """The deepest frame in tinygen's or the user's code."""
-    found = traceback
-    while traceback is not None:
-        if traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in FOREIGN:
-            found = traceback
-        traceback = traceback.tb_next
-    assert found is not None
-    return found

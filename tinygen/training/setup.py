@@ -1,5 +1,6 @@
 """The set-up shared by `train` and `check`: the program, the initial state, the record, an overview of the data."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -96,12 +97,10 @@ def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:
     """The codec of the run in that folder, or of its warm start, if tokens must keep their meaning; otherwise None."""
     if not (config.text.tokens or "tokenizer" in config.data):
         return None
-    saved = [(folder, step) for step in reversed(store.saved_steps(folder))] if folder else []
-    for workdir, step in saved:
-        try:
-            return Codec.from_json(store.item(workdir, step, "codec"))
-        except UserError:  # a damaged checkpoint, which is set aside later
-            continue
+    if folder is not None:
+        for step in reversed(store.saved_steps(folder)):
+            with contextlib.suppress(UserError):  # a damaged checkpoint, which is set aside later
+                return Codec.from_json(store.item(folder, step, "codec"))
     return store.find(config.init.ckpt, option="config.init.ckpt").codec if config.init.ckpt else None
 
 

@@ -44,9 +44,9 @@ class StepLog:
         if taken is None:
             return
         steps, guard = taken.steps, self.guard
-        left_out, failed = self._watch(taken)
-        sound = steps[: steps.index(failed) + 1] if guard.spent else steps
-        shown = {step for step in sound if self._is_due(step, taken)} | left_out.keys() | ({failed} if guard.spent else set())
+        left_out, sound = self._watch(taken)
+        failed = sound[-1] if guard.spent else 0
+        shown = {step for step in sound if step == failed or self._is_due(step, taken)} | left_out.keys()
         if not shown:
             return
         fetched = jax.device_get(taken.metrics)
@@ -58,18 +58,17 @@ class StepLog:
                 rundir.note(self.record.workdir, failed, "stopped", reason=str(end))
             raise end
 
-    def _watch(self, taken: Taken) -> tuple[dict[int, int], int]:
-        """({step: consecutive skips so far}, the step that failed last)."""
+    def _watch(self, taken: Taken) -> tuple[dict[int, int], range]:
+        """({step: consecutive skips so far}, the steps up to the one after which the run cannot continue)."""
         steps, metrics = taken.steps, taken.metrics
         counts, ratios, (total, weight) = jax.device_get((metrics["skipped"], metrics["update_ratio"], metrics["loss"]))
         left_out = self.guard.watch(steps, np.ravel(counts)[: len(steps)].tolist(), np.ravel(ratios)[: len(steps)].tolist())
-        failed = self.guard.spoilt or max(left_out, default=0)
-        sound = steps[: steps.index(failed) + 1] if self.guard.spent else steps
+        sound = steps[: steps.index(self.guard.spoilt or max(left_out)) + 1] if self.guard.spent else steps
         losses = dict(zip(steps, (np.ravel(total) / np.maximum(np.ravel(weight), 1e-12)).tolist(), strict=False))
         for step, (loss, median) in self.spikes({step: losses[step] for step in sound if step not in left_out}).items():
             logging.warning("step %d: the loss is %.4g, where it was about %.4g: a spike", step, loss, median)
             rundir.note(self.record.workdir, step, "spike", loss=loss, median=median)
-        return left_out, failed
+        return left_out, sound
 
     def _is_due(self, step: int, taken: Taken) -> bool:
         train = self.config.train
