@@ -104,7 +104,8 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
         state, taken, seconds = take_two_calls(run, step)
         found.append(f"{seconds:.3g} s per step")
     state, size = save_and_restore(run, state, checks)
-    examples, few = held_out_examples(run), run.parts.layout.padded(FEW)
+    num, few = len(run.source.splits["validation"]), run.parts.layout.padded(FEW)
+    examples = min(num, run.config.train.eval_num or num)
     batches = min(examples, BATCHES * held_out_size(run.config, run.parts))
     small = config_lib.change(run.config, {"train": {"eval_num": batches}})
     works = make_periodic(small, run.source, run.parts, few=few, jitted=jitted)
@@ -225,12 +226,6 @@ def shards(state: TrainState) -> list[np.ndarray]:
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-def held_out_examples(run: Run) -> int:
-    """The number of examples of an evaluation."""
-    num = len(run.source.splits["validation"])
-    return min(num, run.config.train.eval_num or num)
 
 
 def reached(workdir: epath.Path) -> int:

@@ -26,11 +26,7 @@ MODELS: dict[str, Section] = {
             OWN,
             choices=("sincos", "rope"),
         ),
-        position_grid=key(
-            0,
-            "rows of patches that positions span, to train on at a higher resolution than a first stage; 0: the actual rows",
-            STAGE,
-        ),
+        position_grid=key(0, "rows of patches that positions span, to train on larger images; 0: the actual rows", STAGE),
         text_depth=key(2, "blocks of the caption encoder, for data with captions"),
         text_width=key(0, "features per token of a caption; a multiple of width / heads; 0: width"),
         adaln=key(

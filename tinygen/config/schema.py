@@ -84,12 +84,7 @@ SCHEMA = Section(
             choices=("constant", "linear", "warmup_cosine"),
         ),
         warmup=key(100, "steps of linear warm-up to lr (warmup_cosine); fewer than decay_steps", RESUME, low=0),
-        decay_steps=key(
-            0,
-            "steps until final_lr; 0: train.steps at the first start, so that an extended run stays at final_lr",
-            RESUME,
-            low=0,
-        ),
+        decay_steps=key(0, "steps until final_lr; 0: train.steps at the first start, kept thereafter", RESUME, low=0),
         final_lr=key(1e-5, "learning rate after decay_steps", RESUME, low=0),
         b1=key(0.9, "decay of the first moment", low=0, high=BELOW_ONE),
         b2=key(0.99, "decay of the second moment", low=0, high=BELOW_ONE),
