@@ -19,15 +19,14 @@ from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.distributed import processes
-from tinygen.errors import UserError, printable
+from tinygen.errors import UserError, duration, printable
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.system import limits, runtime
 from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls
-from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, forecast
 from tinygen.training.held_out import held_out_size
 from tinygen.training.nonfinite import Guard, Spikes
-from tinygen.training.periodic import Outcome, Periodic, make_periodic, programs
+from tinygen.training.periodic import EVALUATION, PREVIEW, SCORES, Outcome, Periodic, cadences, make_periodic, programs
 from tinygen.training.preflight import check_disk, check_memory, opened
 from tinygen.training.setup import Run, check_same_data, open_record, set_up, show_data, state_at
 from tinygen.training.step_log import StepLog, Taken
@@ -129,6 +128,20 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
         free = limits.free_bytes(run.workdir)
         found.append(f"{si(size, 1024)}B each" + (f", {si(free, 1024)}B free" if free is not None else ""))
     return seconds, {name: whole[name] * taken for name, taken in times.items()}
+
+
+def forecast(config: Config, start: int, step: float, asides: Mapping[str, float]) -> str:
+    """How long a step takes, and all steps after `start` with the periodic work between them.
+
+    step: seconds per step
+    asides: {name of periodic work: seconds per execution}
+    """
+    steps, due = range(start + 1, config.train.steps + 1), cadences(config)
+    times = {name: sum(map(due[name], steps)) if name in due else 0 for name in (EVALUATION, PREVIEW, SCORES)}
+    whole = len(steps) * step + sum(times[name] * asides.get(name, 0.0) for name in times)
+    said = f"{times[EVALUATION]} evaluations and {times[PREVIEW]} previews"
+    said += f" and {times[SCORES]} times scores" if times[SCORES] else ""
+    return f"steps take about {step:.3g} s, the run's {len(steps):,} about {duration(whole)}, {said} included"
 
 
 def take_two_calls(run: Run, step: Any) -> tuple[TrainState, list[Taken], float]:

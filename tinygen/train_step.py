@@ -45,7 +45,7 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, Tree, Tree]:
 
 def merge(graphdef: nnx.GraphDef, params: Tree, buffers: Tree) -> Any:
     """The inverse of `split`. The copy lets a differentiated function change the buffers."""
-    return nnx.merge(graphdef, _indexed(params), _indexed(buffers), copy=True)
+    return nnx.merge(graphdef, nnx.restore_int_paths(params), nnx.restore_int_paths(buffers), copy=True)
 
 
 def init_state(
@@ -190,9 +190,3 @@ def update_ema(ema: Any, params: Any, count: jax.Array, decay: float) -> Any:
 def _named(tree: Any) -> Any:
     """The tree with integer keys (indices of a list) as strings, as JSON and Orbax store them."""
     return {str(key): _named(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
-
-
-def _indexed(tree: Any) -> Any:
-    if not isinstance(tree, Mapping):
-        return tree
-    return {int(key) if key.isdigit() else key: _indexed(value) for key, value in tree.items()}

@@ -134,18 +134,6 @@ def _report(values: flags.FlagValues, recipe: None) -> int | None:
     return _command("report")(values.workdir, out=values.out)
 
 
-def _recipes(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("cli.recipes")(values.name, copy=values.copy, out=values.out)
-
-
-def _keys(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("cli.key_listing")(values.prefix)
-
-
-def _completion(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("cli.completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}"))
-
-
 def check_places(values: flags.FlagValues) -> None:
     """Raises UserError for an invalid workdir, checkpoint or output path, before JAX is imported."""
     for name in {"workdir", "ckpt", "out", "compare"} & {*values}:
@@ -237,21 +225,21 @@ COMMANDS = {
         "list the recipes, describe one, or copy one for editing",
         "tinygen recipes [NAME] | --copy=NAME [--out=FILE.py]",
         options.RECIPES,
-        _recipes,
+        lambda values, _: _command("cli.recipes")(values.name, copy=values.copy, out=values.out),
         bare="name",
     ),
     "keys": Command(
         "list configuration keys: defaults, meanings, constraints",
         "tinygen keys [PREFIX]",
         options.KEYS,
-        _keys,
+        lambda values, _: _command("cli.key_listing")(values.prefix),
         bare="prefix",
     ),
     "completion": Command(
         "print a shell completion script for commands, flags, recipes and keys",
         "tinygen completion bash|zsh|fish",
         options.COMPLETION,
-        _completion,
+        lambda values, _: _command("cli.completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}")),
         bare="shell",
     ),
 }

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from tinygen.errors import UserError, unknown
 
-FACT = r"^{}: (.+)$"
 LIST = "'tinygen recipes' lists them"
 
 
@@ -71,15 +70,10 @@ def facts(path: str | Path) -> Facts:
     except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f"{path} cannot be read as a Python file: {' '.join(str(error).split())}") from error
     text = ast.get_docstring(tree) or ""
-    data, draws, time = (re.search(FACT.format(fact), text, re.MULTILINE) for fact in ("Data", "Draws", "Time"))
+    found = [re.search(rf"^{fact}: (.+)$", text, re.MULTILINE) for fact in ("Data", "Draws", "Time")]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "vary"]
-    return Facts(
-        text=text,
-        data=data[1] if data else "",
-        draws=draws[1] if draws else "",
-        time=time[1] if time else "",
-        variants=tuple(keyword.arg for call in calls for keyword in call.keywords if keyword.arg),
-    )
+    variants = tuple(keyword.arg for call in calls for keyword in call.keywords if keyword.arg)
+    return Facts(text, *(match[1] if match else "" for match in found), variants=variants)
 
 
 def existing(spec: str) -> tuple[str, str]:

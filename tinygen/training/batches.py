@@ -15,7 +15,7 @@ from tinygen.config import Config
 from tinygen.data.codec import Batch
 from tinygen.data.source import DataSource, check_batch
 from tinygen.train_step import Call
-from tinygen.training.cadence import cadences
+from tinygen.training.periodic import cadences
 from tinygen.training.program import argument_shapes
 
 Item = TypeVar("Item")
@@ -80,11 +80,8 @@ def device_calls(
 
 def stacked(batches: Iterable[Batch], size: int) -> Batch:
     """Stacks at most `size` batches [B, ...] into [size, B, ...], padded with zeros."""
-    whole: dict[str, np.ndarray] = {}
-    for index, batch in enumerate(batches):
-        for key, rows in batch.items():
-            whole.setdefault(key, np.zeros((size, *rows.shape), rows.dtype))[index] = rows
-    return whole
+    given = list(batches)
+    return {key: np.stack([each[key] for each in given] + [np.zeros_like(rows)] * (size - len(given))) for key, rows in given[0].items()}
 
 
 @contextlib.contextmanager

@@ -14,9 +14,8 @@ from tinygen.errors import UserError
 from tinygen.system.runtime import StopSignal
 from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls
-from tinygen.training.cadence import CHECKPOINT, cadences
 from tinygen.training.nonfinite import RollBack
-from tinygen.training.periodic import Outcome, Periodic
+from tinygen.training.periodic import CHECKPOINT, Outcome, Periodic, cadences
 from tinygen.training.setup import Run, state_at
 from tinygen.training.step_log import StepLog, Taken
 from tinygen.workdir import manifest as rundir

@@ -1,4 +1,4 @@
-"""The work between steps: evaluating the state, scoring its samples, drawing a preview."""
+"""The work between steps and when it is due: evaluation, scores of samples, previews and checkpoints."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,9 +12,35 @@ from tinygen.evaluation.during_training import make_scoring
 from tinygen.media.preview import View
 from tinygen.sampling.preview import make_preview, preview_size, preview_step
 from tinygen.train_step import TrainState
-from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES, cadences
 from tinygen.training.held_out import held_out_size, held_out_step, make_evaluation
 from tinygen.training.program import held_out_shapes
+
+EVALUATION, SCORES, PREVIEW, CHECKPOINT = "evaluation", "scores", "preview", "checkpoint"
+
+
+def cadences(config: Config) -> dict[str, Callable[[int], bool]]:
+    """{name: step -> whether that work is due after the step}, for the work that is enabled. All of it is due after the last step."""
+    train, last = config.train, config.train.steps
+    rules = {
+        EVALUATION: (due, train.eval_every),
+        SCORES: (due, config.eval.every),
+        PREVIEW: (preview_due, train.preview_every),
+        CHECKPOINT: (due, train.checkpoint_every),
+    }
+
+    def cadence(rule: Callable[[int, int], bool], every: int) -> Callable[[int], bool]:
+        return lambda step: step == last or rule(step, every)
+
+    return {name: cadence(*rule) for name, rule in rules.items() if rule[1] or name == CHECKPOINT}
+
+
+def due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def preview_due(step: int, every: int) -> bool:
+    """Steps 1, 2 and 5 x 10^k before the first multiple of `every`, while samples change fast; then the multiples."""
+    return due(step, every) or (step < every and str(step).rstrip("0") in ("1", "2", "5"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -34,9 +34,8 @@ from tinygen.sampling.draw import BATCH, sample_step
 from tinygen.system import limits
 from tinygen.train_step import TrainState, Tree, merge
 from tinygen.training import warm_start
-from tinygen.training.cadence import PREVIEW
 from tinygen.training.held_out import held_out_size
-from tinygen.training.periodic import programs
+from tinygen.training.periodic import PREVIEW, programs
 from tinygen.training.program import batch_shapes, make_program
 from tinygen.training.setup import codec_so_far
 from tinygen.workdir import places

@@ -158,10 +158,8 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     batch = examples.take(indices)
     items = codec.medium.of_batch(batch, functools.partial(latents.to_medium, codec.domain))
     workdir.write(f"data.{codec.medium.sheet_suffix}", codec.medium.encode(codec.medium.overview(items)))
-    rows = [{"index": index} for index in indices.tolist()]
-    known = {"file": examples.names(indices), "caption": examples.captions(indices)}
-    known["label"] = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
-    for what, values in known.items():
-        for row, value in zip(rows, values, strict=False):
-            row |= {what: value} if value else {}
+    labels = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
+    about = {"file": examples.names(indices), "caption": examples.captions(indices), "label": labels}
+    known = {what: dict(zip(indices.tolist(), values, strict=False)) for what, values in about.items()}
+    rows = [{"index": each, **{what: found[each] for what, found in known.items() if found.get(each)}} for each in indices.tolist()]
     workdir.write("data.json", json.dumps(rows, indent=1) + "\n")

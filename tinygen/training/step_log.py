@@ -11,8 +11,8 @@ from absl import logging
 from tinygen.config import Config
 from tinygen.errors import UserError
 from tinygen.objectives.metrics import finalise
-from tinygen.training.cadence import due
 from tinygen.training.nonfinite import Guard, Spikes
+from tinygen.training.periodic import due
 from tinygen.workdir import manifest as rundir
 from tinygen.workdir.logger import RunLogger
 
