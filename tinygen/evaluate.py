@@ -9,7 +9,6 @@ from tinygen import build
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import EVERYWHERE, load
-from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.system.terminal import say
@@ -35,14 +34,9 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     with jax.set_mesh(parts.layout.mesh):
         values = make_held_out(config, source, parts)(*load(saved, parts, ema=ema))
     if processes.leads():
-        publish(saved, ema, source, values)
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": now, **values}
+        folder(saved.workdir).append("eval.jsonl", json.dumps(line) + "\n")
+        say(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
+        say("\n".join(f"  {name:<{max(map(len, values))}}  {value:.5g}" for name, value in values.items()))
     return 0
-
-
-def publish(saved: store.Saved, ema: bool, source: DataSource, values: dict[str, float]) -> None:
-    """Prints the metrics and appends them to the run's eval.jsonl."""
-    line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
-    folder(saved.workdir).append("eval.jsonl", json.dumps(line) + "\n")
-    width = max(map(len, values))
-    say(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
-    say("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))

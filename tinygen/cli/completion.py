@@ -3,6 +3,7 @@
 absl's flags have no completion, and libraries for it (argcomplete, shtab) support argparse only.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from absl import flags
@@ -100,11 +101,8 @@ def _values(values: flags.FlagValues, name: str, typed: str) -> list[str]:
     if name in values:
         return list(getattr(values[name].parser, "enum_values", ()))
     keys = _keys().get(name.removeprefix("config."), []) if "config" in values else []
-    return [*dict.fromkeys(choice for key in keys for choice in _choices(key))]
-
-
-def _choices(key: Key) -> Iterable[str]:
-    return ("true", "false") if isinstance(key.default, bool) else key.choices
+    choices = [("true", "false") if isinstance(key.default, bool) else key.choices for key in keys]
+    return [*dict.fromkeys(itertools.chain(*choices))]
 
 
 def _recipes(typed: str) -> list[str]:

@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from tinygen.config import cluster, recipes, rows
 from tinygen.config.key import RESUME, STAGE
 from tinygen.config.schema import SCHEMA, TABLES
-from tinygen.config.values import merged
 from tinygen.errors import UserError, unknown
 
 CHOSEN = "_chosen"  # the attribute of a configuration that records which keys were set
@@ -34,7 +33,7 @@ def base(**changes: Any) -> Config:
         section = changes.get(name, {})
         row = section.get("name", tree[name]["name"]) if isinstance(section, Mapping) else section
         tree[name] |= rows.row(name, row)
-    return _locked(merged(tree, changes), _row_keys(changes))
+    return _locked(rows.merged(tree, changes), _row_keys(changes))
 
 
 def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
@@ -60,7 +59,7 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
             values = rows.carried(section, old, name, values)
             tree[section] = {key: tree[section][key] for key in SCHEMA[section]} | {"name": name} | row | values
         kept |= {f"{section}.{key}" for key in values}
-    return _locked(merged(tree, changes), kept)
+    return _locked(rows.merged(tree, changes), kept)
 
 
 def chosen(config: Config, section: str) -> list[str]:
@@ -119,13 +118,9 @@ def check(config: Config) -> None:
         raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={parts} micro-batches")
 
 
-def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
+def flatten(config: Config) -> dict[str, Any]:
     """{"optim.lr": 1e-3, ...}: every leaf under its dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, Mapping | ConfigDict)
-        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return flat
+    return dict(rows.entries(config))
 
 
 def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:

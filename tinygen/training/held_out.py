@@ -11,7 +11,7 @@ from tinygen.config import Config
 from tinygen.data.source import DataSource
 from tinygen.objectives.metrics import finalise
 from tinygen.rng import stream
-from tinygen.train_step import Metrics, TrainState, Tree, merge
+from tinygen.train_step import Metrics, Tree, merge
 
 
 class Interrupted(Exception):
@@ -59,22 +59,3 @@ def make_held_out(
         return finalise({name: (total, weight) for name, (total, weight) in totals.items()}, parts.objective)
 
     return held_out
-
-
-def make_evaluation(
-    config: Config, source: DataSource, parts: build.Parts, **options: Any
-) -> Callable[[TrainState], dict[str, float] | None]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None if interrupted.
-
-    options: `step` and `unwanted`, as in `make_held_out`
-    """
-    held_out = make_held_out(config, source, parts, **options)
-
-    def evaluate(state: TrainState) -> dict[str, float] | None:
-        try:
-            raw, averaged = held_out(state.params, state.buffers), held_out(state.ema, state.buffers)
-        except Interrupted:
-            return None
-        return {f"eval_{name}": value for name, value in raw.items()} | {f"eval_ema_{name}": value for name, value in averaged.items()}
-
-    return evaluate

@@ -12,7 +12,7 @@ from tinygen.evaluation.during_training import make_scoring
 from tinygen.media.preview import View
 from tinygen.sampling.preview import make_preview, preview_size, preview_step
 from tinygen.train_step import TrainState
-from tinygen.training.held_out import held_out_size, held_out_step, make_evaluation
+from tinygen.training.held_out import Interrupted, held_out_size, held_out_step, make_held_out
 from tinygen.training.program import held_out_shapes
 
 EVALUATION, SCORES, PREVIEW, CHECKPOINT = "evaluation", "scores", "preview", "checkpoint"
@@ -106,11 +106,14 @@ def make_periodic(
     """
     due, found = cadences(config), []
     if EVALUATION in due:
-        evaluate = make_evaluation(config, source, parts, step=jitted.get(EVALUATION), unwanted=unwanted)
+        held_out = make_held_out(config, source, parts, jitted.get(EVALUATION), unwanted)
 
         def evaluation(state: TrainState) -> Outcome | None:
-            values = evaluate(state)
-            return None if values is None else Outcome(values=values)
+            try:
+                found = {"eval_": held_out(state.params, state.buffers), "eval_ema_": held_out(state.ema, state.buffers)}
+            except Interrupted:
+                return None
+            return Outcome(values={f"{prefix}{name}": value for prefix, each in found.items() for name, value in each.items()})
 
         found.append(Periodic(name=EVALUATION, activity="evaluating", due=due[EVALUATION], run=evaluation))
     if SCORES in due:
