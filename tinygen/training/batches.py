@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +18,6 @@ from tinygen.train_step import Call
 from tinygen.training.periodic import cadences
 from tinygen.training.program import argument_shapes
 
-Item = TypeVar("Item")
 Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -102,13 +101,13 @@ def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: in
 
 
 @contextlib.contextmanager
-def _ahead(items: Iterator[Item], waiting: Waiting) -> Iterator[Iterator[Item]]:
+def _ahead(items: Iterator[Any], waiting: Waiting) -> Iterator[Iterator[Any]]:
     """Prefetches items: a thread computes the next one while the device works. The thread ends on exit.
 
     The `with` block owns the thread, not the iterator: a generator might be garbage-collected in the thread, which cannot join itself.
     """
 
-    def prefetched() -> Iterator[Item]:
+    def prefetched() -> Iterator[Any]:
         coming = thread.submit(next, items, None)
         while True:
             with waiting():

@@ -158,21 +158,15 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
         for name, (step, given, rest) in programs(config, parts, abstract).items():
             with fitting(f"the {name}"):
                 results[name] = jax.eval_shape(step, *given, *rest)
-    shown = results.get(PREVIEW, {})
-    check_pictures(config, shown, codec)
+    shown: Mapping[str, Preview] = results.get(PREVIEW, {})
+    if unseen := [name for name, item in shown.items() if item.medium is None and not codec.medium.sheet_suffix]:
+        raise UserError(
+            f"config.objective.name={config.objective.name} previews {unseen[0]!r} of config.data.name={config.data.name}, "
+            f"whose kind {codec.medium.name!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
+        )
     drawn_alike = "samples" in shown and not config_lib.difference(config, config_lib.change(config, EVERYWHERE))
     if parts.objective.generates and not drawn_alike:  # tracing takes a second
         check_sampling(config, codec, abstract, fitting)
-
-
-def check_pictures(config: Config, shown: Mapping[str, Preview], codec: Codec) -> None:
-    """Raises UserError for a preview that the medium cannot show."""
-    for name, item in shown.items():
-        if item.medium is None and not codec.medium.sheet_suffix:
-            raise UserError(
-                f"config.objective.name={config.objective.name} previews {name!r} of config.data.name={config.data.name}, "
-                f"whose kind {codec.medium.name!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
-            )
 
 
 def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: Callable[[str], ContextManager]) -> None:

@@ -46,7 +46,8 @@ class StepLog:
         steps, guard = taken.steps, self.guard
         left_out, sound = self._watch(taken)
         failed = sound[-1] if guard.spent else 0
-        shown = {step for step in sound if step == failed or self._is_due(step, taken)} | left_out.keys()
+        always = {1, self.config.train.steps, failed} | ({steps[-1]} if taken.extra is not None else set())
+        shown = {step for step in sound if step in always or due(step, self.config.train.log_every)} | left_out.keys()
         if not shown:
             return
         fetched = jax.device_get(taken.metrics)
@@ -69,11 +70,6 @@ class StepLog:
             logging.warning("step %d: the loss is %.4g, where it was about %.4g: a spike", step, loss, median)
             rundir.note(self.record.workdir, step, "spike", loss=loss, median=median)
         return left_out, sound
-
-    def _is_due(self, step: int, taken: Taken) -> bool:
-        train = self.config.train
-        measured = taken.extra is not None and step == taken.steps[-1]
-        return measured or step in (1, train.steps) or due(step, train.log_every)
 
     def _line(self, step: int, fetched: Any, taken: Taken, left_out: Mapping[int, int]) -> dict[str, Any]:
         """One line of metrics.jsonl."""
