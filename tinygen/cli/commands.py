@@ -47,14 +47,14 @@ class Command:
 
 
 def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
-    with _joined_for(recipe.config, values):
+    with _joined(values, recipe.config):
         if values.describe:
             return _command("training.describe")(recipe.config)
         return _command("train")(recipe.config, _workdir(values), {"recipe": recipe.path, "changed": recipe.changed})
 
 
 def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
-    with _joined_for(recipe.config, values):
+    with _joined(values, recipe.config):
         return _command("check")(recipe.config, _workdir(values))
 
 
@@ -62,7 +62,7 @@ def _sample(values: flags.FlagValues, recipe: None) -> int | None:
     settings = _settings(values, (*options.DENOISING, *options.WRITING))
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
-    with _joined(values, values.distributed, values.distributed_timeout):
+    with _joined(values, values):
         from tinygen.data.condition import Request
         from tinygen.sample import Drawing
 
@@ -99,7 +99,7 @@ def _prompts(values: flags.FlagValues) -> list[str]:
 
 def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
-    with _joined(values, values.distributed, values.distributed_timeout):
+    with _joined(values, values):
         return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
 
 
@@ -119,7 +119,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
     sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size", "autoencoder") if values[name].present]
     if values.samples and sampling:
         raise UserError(f"--{sampling[0]} has no effect with --samples, which are existing images; it needs --ckpt")
-    with _joined(values, values.distributed, values.distributed_timeout):
+    with _joined(values, values):
         return _command("eval_fid")(
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
             preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
@@ -160,26 +160,22 @@ def _command(module: str) -> Callable[..., int | None]:
     return importlib.import_module(f"tinygen.{module}").main
 
 
-def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractContextManager[None]:
-    """`_joined` with a run's configuration."""
-    from tinygen.system import runtime
-
-    if config.deterministic:
-        runtime.use_deterministic_ops()
-    return _joined(values, config.distributed, config.distributed_timeout)
-
-
 @contextlib.contextmanager
-def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterator[None]:
-    """Prepares this process to compute, alone or as one of several processes that must have the same flags."""
+def _joined(values: flags.FlagValues, settings: Any) -> Iterator[None]:
+    """Prepares this process to compute, alone or as one of several processes that must have the same flags.
+
+    settings: what names the other processes: the configuration, or the flags of a command without one
+    """
     from tinygen.distributed import processes
     from tinygen.system import compilation_cache, runtime
 
+    if "deterministic" in settings and settings.deterministic:
+        runtime.use_deterministic_ops()
     runtime.disable_async_dispatch()
     compilation_cache.enable()
     own = ("distributed", "config", "workdir")  # may differ between processes; train compares what the latter two refer to
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
-    with processes.joined(distributed, timeout, command):
+    with processes.joined(settings.distributed, settings.distributed_timeout, command):
         runtime.listen(quiet=True)  # after processes have connected: it needs JAX's process index
         yield
 

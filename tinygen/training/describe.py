@@ -52,14 +52,10 @@ def main(config: Config) -> int:
     with Console(stderr=True).status("compiling the training step"):
         taken = footprint.measure(traced.lower().compile(), parts.layout, program.abstract)
     console.print(partition(taken))
-    show("\n".join([*rates(config), *taken.lines(), *advice(config, parts.layout.batch_multiple, program.abstract.params, counted)]))
-    return 0
-
-
-def rates(config: Config) -> list[str]:
-    """The learning rates of a run, with warnings."""
     steps, keys = config.train.steps, build.schedule_keys(config)
-    return [optim.outlook(0, steps, 0, **keys), *(f"  warning: {line}" for line in optim.oddities(0, steps, 0, **keys))]
+    rates = [optim.outlook(0, steps, 0, **keys), *(f"  warning: {line}" for line in optim.oddities(0, steps, 0, **keys))]
+    show("\n".join([*rates, *taken.lines(), *advice(config, parts.layout.batch_multiple, program.abstract.params, counted)]))
+    return 0
 
 
 def parameters(params: Any) -> Table:
