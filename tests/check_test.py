@@ -13,11 +13,10 @@ import tinygen
 from tinygen import build, check, media, train
 from tinygen.errors import UserError
 from tinygen.system import limits
-from tinygen.training import duration
 from tinygen.workdir import scratch, writers
 
 ALL = (
-    "data and plan", "room to write", "compile the step", "compile evaluation", "compile the preview", "two calls of the step", "save",
+    "data and plan", "room to write", "compile the step", "compile the evaluation", "compile the preview", "two calls of the step", "save",
     "restore", "evaluation", "preview and writers", "room for checkpoints", "everything this run will do has been done once",
 )  # fmt: skip
 
@@ -162,8 +161,3 @@ def test_the_folder_lies_on_the_workdirs_file_system(tmp_path):
     (tmp_path / "run").mkdir()
     with scratch.beside(epath.Path(tmp_path / "run")) as place:
         assert place.parent == epath.Path(tmp_path / "run")  # it may be the root of a file system
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(0.123, "0.12 s"), (99, "99 s"), (600, "10 min"), (9000, "2.5 h")])
-def test_a_duration_is_written_in_its_unit(seconds, said):
-    assert duration.span(seconds) == said

@@ -28,6 +28,7 @@ from tinygen import config as config_lib
 from tinygen.cli import commands
 from tinygen.cli import main as cli
 from tinygen.config import schema as keys
+from tinygen.config.key import Key
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh
@@ -217,7 +218,7 @@ def add_row(monkeypatch):
     def add(section, name, constructor, keywords):
         builders = {"model": build.MODELS, "objective": build.OBJECTIVES, "data": build.datasets()}
         monkeypatch.setitem(builders[section], name, constructor)
-        declared = {key: value if isinstance(value, keys.Key) else keys.key(value, "of a toy") for key, value in keywords.items()}
+        declared = {key: value if isinstance(value, Key) else keys.key(value, "of a toy") for key, value in keywords.items()}
         monkeypatch.setitem(keys.TABLES[section], name, keys.Section("a toy", **declared))
 
     return add

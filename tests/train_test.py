@@ -24,7 +24,7 @@ from tinygen.errors import UserError
 from tinygen.media import image
 from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
-from tinygen.training import cadence
+from tinygen.training import periodic
 from tinygen.workdir import lock, manifest
 from tinygen.workdir.files import folder
 
@@ -150,8 +150,8 @@ def test_previews_are_drawn_with_the_averaged_weights(finished):
 
 
 def test_previews_come_densely_at_first_then_every_so_many_steps():
-    assert [step for step in range(1, 2001) if cadence.preview_due(step, 700)] == [1, 2, 5, 10, 20, 50, 100, 200, 500, 700, 1400]
-    assert [step for step in range(1, 31) if cadence.preview_due(step, 8)] == [1, 2, 5, 8, 16, 24]
+    assert [step for step in range(1, 2001) if periodic.preview_due(step, 700)] == [1, 2, 5, 10, 20, 50, 100, 200, 500, 700, 1400]
+    assert [step for step in range(1, 31) if periodic.preview_due(step, 8)] == [1, 2, 5, 8, 16, 24]
 
 
 def test_zero_turns_previews_evaluations_and_regular_checkpoints_off(curve, tmp_path, metrics_of):

@@ -135,10 +135,9 @@ def parts(config: Config, codec: Codec) -> Parts:
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
     check_time(config, objective)
-    facts |= {"attention": config.attention, "needs_jvp": objective.needs_jvp, "inputs": objective.inputs, "head": objective.head}
-    facts |= {"remat": config.remat, "scan": config.scan}
-    check_blocks(config)
-    check_conditions(config, codec)
+    facts |= {"needs_jvp": objective.needs_jvp, "inputs": objective.inputs, "head": objective.head}
+    facts |= {key: config[key] for key in ("attention", "remat", "scan")}
+    check_arguments(config, codec)
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
@@ -182,17 +181,12 @@ def check_time(config: Config, objective: Objective) -> None:
         raise UserError(f"config.model.time_scale={scale}: {wanted}")
 
 
-def check_blocks(config: Config) -> None:
-    """Raises UserError for keys about a stack of blocks if the model has none: they would have no effect."""
-    wanted = inspect.signature(_row(MODELS, "model", config).__init__).parameters
-    for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
-        if config[key] != off and key not in wanted:
-            raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")
-
-
-def check_conditions(config: Config, codec: Codec) -> None:
-    """Raises UserError for a condition that the model does not accept."""
+def check_arguments(config: Config, codec: Codec) -> None:
+    """Raises UserError for a condition that the model does not take, and for keys that it does not have, which would have no effect."""
     arguments = inspect.signature(_row(MODELS, "model", config).__init__).parameters
+    for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
+        if config[key] != off and key not in arguments:
+            raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")
     for each in codec.conditions:
         if each.fact and each.fact not in arguments:
             raise UserError(each.unread(config.model.name))

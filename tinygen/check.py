@@ -19,19 +19,15 @@ from tinygen.checkpoints import checksums, store
 from tinygen.checkpoints.saver import Saves
 from tinygen.config import Config
 from tinygen.distributed import processes
-from tinygen.errors import UserError, printable
+from tinygen.errors import UserError, duration, printable
 from tinygen.profiling.footprint import bytes_held, placed, si
-from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits, runtime
 from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls
-from tinygen.training.cadence import EVALUATION, PREVIEW, SCORES
-from tinygen.training.duration import forecast
-from tinygen.training.held_out import held_out_size, held_out_step
+from tinygen.training.held_out import held_out_size
 from tinygen.training.nonfinite import Guard, Spikes
-from tinygen.training.periodic import Outcome, Periodic, make_periodic
+from tinygen.training.periodic import EVALUATION, PREVIEW, SCORES, Outcome, Periodic, cadences, make_periodic, programs
 from tinygen.training.preflight import check_disk, check_memory, opened
-from tinygen.training.program import held_out_shapes
 from tinygen.training.setup import Run, check_same_data, open_record, set_up, show_data, state_at
 from tinygen.training.step_log import StepLog, Taken
 from tinygen.workdir.logger import RunLogger
@@ -102,15 +98,16 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
         step = run.program.compiled()
         abstract = run.program.abstract
         found += fits(step, "the training step", abstract, abstract, run.parts)
-    held_out, drawing = compile_asides(run, checks)
+    jitted = compile_asides(run, checks)
     with checks("two calls of the step") as found:
         state, taken, seconds = take_two_calls(run, step)
         found.append(f"{seconds:.3g} s per step")
     state, size = save_and_restore(run, state, checks)
-    examples, few = held_out_examples(run), run.parts.layout.padded(FEW)
+    num, few = len(run.source.splits["validation"]), run.parts.layout.padded(FEW)
+    examples = min(num, run.config.train.eval_num or num)
     batches = min(examples, BATCHES * held_out_size(run.config, run.parts))
     small = config_lib.change(run.config, {"train": {"eval_num": batches}})
-    works = make_periodic(small, run.source, run.parts, few=few, held_out=held_out, drawing=drawing)
+    works = make_periodic(small, run.source, run.parts, few=few, jitted=jitted)
     whole = {EVALUATION: examples / batches, SCORES: run.config.eval.num / few, PREVIEW: 1.0}  # the run's work in units of the trial's
     times = {}
     for work in works:
@@ -131,6 +128,20 @@ def rehearse(run: Run, checks: Checks) -> tuple[float, dict[str, float]]:
         free = limits.free_bytes(run.workdir)
         found.append(f"{si(size, 1024)}B each" + (f", {si(free, 1024)}B free" if free is not None else ""))
     return seconds, {name: whole[name] * taken for name, taken in times.items()}
+
+
+def forecast(config: Config, start: int, step: float, asides: Mapping[str, float]) -> str:
+    """How long a step takes, and all steps after `start` with the periodic work between them.
+
+    step: seconds per step
+    asides: {name of periodic work: seconds per execution}
+    """
+    steps, due = range(start + 1, config.train.steps + 1), cadences(config)
+    times = {name: sum(map(due[name], steps)) if name in due else 0 for name in (EVALUATION, PREVIEW, SCORES)}
+    whole = len(steps) * step + sum(times[name] * asides.get(name, 0.0) for name in times)
+    said = f"{times[EVALUATION]} evaluations and {times[PREVIEW]} previews"
+    said += f" and {times[SCORES]} times scores" if times[SCORES] else ""
+    return f"steps take about {step:.3g} s, the run's {len(steps):,} about {duration(whole)}, {said} included"
 
 
 def take_two_calls(run: Run, step: Any) -> tuple[TrainState, list[Taken], float]:
@@ -170,22 +181,14 @@ def write(run: Run, record: RunLogger, taken: Sequence[Taken]) -> None:
     show_data(record.workdir, run.source, run.config.train.preview_num)
 
 
-def compile_asides(run: Run, checks: Checks) -> tuple[Any, Any]:
-    """The jitted evaluation and preview, compiled for the run's shapes; None where the run has none."""
-    config, parts, abstract = run.config, run.parts, run.program.abstract
-    params, ema, buffers = (placed(tree, parts.layout) for tree in (abstract.params, abstract.ema, abstract.buffers))
-    held_out = drawing = None
-    if config.train.eval_every:
-        with checks("compile evaluation") as found:
-            held_out = held_out_step(config, parts)
-            compiled = held_out.lower(ema, buffers, held_out_shapes(parts, held_out_size(config, parts)), 0).compile()
-            found += fits(compiled, "the evaluation", abstract, (abstract.ema, abstract.buffers), parts)
-    if config.train.preview_every:
-        with checks("compile the preview") as found:
-            drawing = preview_step(config, parts)
-            compiled = drawing.lower(params, ema, buffers, held_out_shapes(parts, preview_size(config, parts))).compile()
-            found += fits(compiled, "the preview", abstract, (abstract.params, abstract.ema, abstract.buffers), parts)
-    return held_out, drawing
+def compile_asides(run: Run, checks: Checks) -> dict[str, Any]:
+    """The jitted functions of the run's evaluation and preview by name, compiled for its shapes."""
+    jitted = {}
+    for name, (step, given, rest) in programs(run.config, run.parts, placed(run.program.abstract, run.parts.layout)).items():
+        with checks(f"compile the {name}") as found:
+            found += fits(step.lower(*given, *rest).compile(), f"the {name}", run.program.abstract, given, run.parts)
+            jitted[name] = step
+    return jitted
 
 
 def fits(compiled: Any, what: str, state: TrainState, given: Any, parts: build.Parts) -> list[str]:
@@ -236,12 +239,6 @@ def shards(state: TrainState) -> list[np.ndarray]:
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-def held_out_examples(run: Run) -> int:
-    """The number of examples of an evaluation."""
-    num = len(run.source.splits["validation"])
-    return min(num, run.config.train.eval_num or num)
 
 
 def reached(workdir: epath.Path) -> int:

@@ -1,4 +1,4 @@
-"""Errors shown to users, and safe quoting of names in messages.
+"""Errors shown to users, and the wording of names and durations in messages.
 
 A `UserError` is printed as its message, with exit status 2; anything else keeps its traceback.
 """
@@ -59,3 +59,14 @@ def printable(text: str) -> str:
 def in_line(text: str) -> str:
     """Text as part of a line, without line breaks, which could forge a line of output."""
     return printable(" ".join(text.split("\n")))
+
+
+def duration(seconds: float) -> str:
+    """A duration in a suitable unit.
+
+    >>> [duration(seconds) for seconds in (0.123, 40, 600, 9000)]
+    ['0.12 s', '40 s', '10 min', '2.5 h']
+    """
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

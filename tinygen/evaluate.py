@@ -33,11 +33,10 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     parts = build.parts(config, saved.codec)
     with jax.set_mesh(parts.layout.mesh):
         values = make_held_out(config, source, parts)(*load(saved, parts, ema=ema))
-    if not processes.leads():
-        return 0
-    line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values}
-    folder(saved.workdir).append("eval.jsonl", json.dumps(line) + "\n")
-    width = max(map(len, values))
-    say(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
-    say("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in values.items()))
+    if processes.leads():
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        line = {"step": saved.step, "ema": ema, "data_fingerprint": source.fingerprint, "time": now, **values}
+        folder(saved.workdir).append("eval.jsonl", json.dumps(line) + "\n")
+        say(f"step {saved.step}, {'averaged' if ema else 'raw'} weights, {len(source.splits['validation'])} held-out examples")
+        say("\n".join(f"  {name:<{max(map(len, values))}}  {value:.5g}" for name, value in values.items()))
     return 0

@@ -82,7 +82,7 @@ def oddities(start: int, steps: int, skipped: int, *, fresh: bool = True, **keys
     keys: of `make_schedule`
     """
     warnings: list[str] = []
-    while found := [each for each in _oddities(start, steps, skipped, fresh, **keys) if each.key in keys]:
+    while found := list(_oddities(start, steps, skipped, fresh, **keys)):
         warnings += [f"with that, {each}" if warnings else str(each) for each in found]
         keys |= {each.key: each.value for each in found}
         if len(warnings) > len(keys):  # in case overrides make each other necessary

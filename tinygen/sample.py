@@ -5,8 +5,6 @@ import functools
 import itertools
 import json
 import operator
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +25,7 @@ from tinygen.sampling import text as writing
 from tinygen.sampling.conditions import Asked, asked
 from tinygen.sampling.draw import BATCH, counted
 from tinygen.sampling.settings import configured, find, guidance, spent, stepping
-from tinygen.system.terminal import say
+from tinygen.system.terminal import drop_output, say
 from tinygen.train_step import Tree
 from tinygen.workdir import files
 
@@ -114,7 +112,7 @@ def _streamed(weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, con
             try:
                 say(piece, end="")
             except BrokenPipeError:  # the reader has closed the pipe; still write the files
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                drop_output()
 
     if processes.leads() and (warning := writing.too_long(parts, wanted.cond, config.model.get("positions"))):
         say(f"tinygen: {warning}", error=True)

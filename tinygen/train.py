@@ -64,7 +64,9 @@ def run(
         start = saves.newest
         processes.agree("the newest checkpoint", str(start))
         state, weights_from = state_at(own, start)
-        guard = guard_at(own, state, start)
+        skipped, attempt = int(state.guard["skipped"]), int(state.guard["attempt"])
+        rules = {key: config.guard[key] for key in ("policy", "skips", "rollbacks")}
+        guard = Guard(**rules, skipped=skipped, streak=saves.streak(start) if start else 0, attempt=attempt)
         unwanted = (lambda: bool(stop)) if processes.count() == 1 else lambda: False  # several processes would have to agree at every batch
         periodic = make_periodic(config, source, parts, unwanted=unwanted)
         best = Best(saves.workdir, by(config), start)
@@ -82,13 +84,6 @@ def run(
             state, start = train_from(loop, state, start)
     finish(own, state, stop, unwritten=record.unwritten, new=caught_up or int(state.step) > start)
     return state
-
-
-def guard_at(own: Run, state: TrainState, start: int) -> Guard:
-    """The guard as it was after step `start`, where the run resumes."""
-    keys, skipped, attempt = own.config.guard, int(state.guard["skipped"]), int(state.guard["attempt"])
-    streak = own.saves.streak(start) if start else 0
-    return Guard(keys.policy, keys.skips, keys.rollbacks, skipped=skipped, streak=streak, attempt=attempt)
 
 
 def note_start(own: Run, start: int, facts: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""TrainState, and the functions that run on the device: a training step and an evaluation step.
+"""TrainState, and the training step, which runs on the device.
 
 The state is a pure tree of arrays. Parameters are nested dicts keyed by strings, so that the names in a checkpoint depend only on
 the model's attributes.
@@ -45,7 +45,7 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, Tree, Tree]:
 
 def merge(graphdef: nnx.GraphDef, params: Tree, buffers: Tree) -> Any:
     """The inverse of `split`. The copy lets a differentiated function change the buffers."""
-    return nnx.merge(graphdef, _indexed(params), _indexed(buffers), copy=True)
+    return nnx.merge(graphdef, nnx.restore_int_paths(params), nnx.restore_int_paths(buffers), copy=True)
 
 
 def init_state(
@@ -187,21 +187,6 @@ def update_ema(ema: Any, params: Any, count: jax.Array, decay: float) -> Any:
     return jax.tree.map(lambda average, value: average + rate * (value - average), ema, params)
 
 
-def make_eval_step(graphdef: nnx.GraphDef, objective: Any) -> Callable[..., Metrics]:
-    """A pure function (params, buffers, batch, key) -> metrics, without dropout."""
-
-    def eval_step(params: Tree, buffers: Tree, batch: Mapping[str, jax.Array], key: jax.Array) -> Metrics:
-        return objective.loss(merge(graphdef, params, buffers), batch, key, train=False)[1]
-
-    return eval_step
-
-
 def _named(tree: Any) -> Any:
     """The tree with integer keys (indices of a list) as strings, as JSON and Orbax store them."""
     return {str(key): _named(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
-
-
-def _indexed(tree: Any) -> Any:
-    if not isinstance(tree, Mapping):
-        return tree
-    return {int(key) if key.isdigit() else key: _indexed(value) for key, value in tree.items()}

@@ -179,7 +179,7 @@ def restore_all(folder: Path, layout: Layout, distributed: str) -> int:
         source, parts = build.data_source(config), build.parts(config, saved.codec)
         program = make_program(config_lib.change(config, dict(train=dict(steps_per_call=1))), parts)
         abstract, shardings, take_step = program.abstract, program.shardings, program.step
-        with feed.device_batches(config, source, parts, 0, saved.step) as batches:
+        with feed.device_calls(config, source, parts, 0, saved.step) as batches:
             batch = next(batches)
         whole = next(source.batches("train", config.batch_size, config.seed, 0, saved.step, ahead=False))
         with jax.set_mesh(parts.layout.mesh):

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-from absl import flags
 
 from tinygen import config as config_lib
 from tinygen.cli import flags as options
@@ -68,10 +67,9 @@ def test_evaluations_are_one_number_unless_they_differ_by_sample():
     assert spent(chosen(sampler="dopri5"), np.array([13])) == {"nfe": 13.0, "nfe_most": 13}
 
 
-@pytest.mark.parametrize("command", [options.sample, options.eval_fid])
+@pytest.mark.parametrize("command", [options.SAMPLE, options.EVAL_FID])
 def test_the_flags_name_every_sampler_and_grid(command):
-    values = flags.FlagValues()
-    command(values)
+    values = options.defined(command)
     said = functools.partial(str.__contains__, values["sampler"].help)
     assert all(map(said, SAMPLERS))
     assert all(map(functools.partial(str.__contains__, values["time_grid"].help), GRIDS))

@@ -73,7 +73,8 @@ def test_evaluation_and_previews_make_no_copy_of_the_state(curve):
     state = init_state(parts.create, build.optimizer(config)[0], 0)
     held = footprint.bytes_held(state)
     with jax.set_mesh(parts.layout.mesh):
-        for use in (held_out.make_evaluation(config, source, parts), preview.make_preview(config, source, parts)):
+        evaluate = held_out.make_held_out(config, source, parts)
+        for use in (lambda state: evaluate(state.ema, state.buffers), preview.make_preview(config, source, parts)):
             use(state)
             before = sum(array.nbytes for array in jax.live_arrays())
             use(state)

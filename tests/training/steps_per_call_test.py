@@ -166,7 +166,7 @@ def test_batches_that_are_garbage_collected_in_the_thread_that_reads_them_raise_
         collected.set()
         yield 2
 
-    with feed._ahead(items(), lambda item: item, contextlib.nullcontext) as batches:
+    with feed._ahead(items(), contextlib.nullcontext) as batches:
         assert next(batches) == 1
         cycle = [batches]
         cycle.append(cycle)

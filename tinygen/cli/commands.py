@@ -34,39 +34,35 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A subcommand. `run` gets the `Recipe` if the command defines a flag --config, else None.
+    """A subcommand. `run` gets the `Recipe` if the command has a flag --config, else None.
 
     bare: the flag that a positional argument sets; "" if there is none
     """
 
     summary: str
     usage: str
-    define: Callable[[flags.FlagValues], None]
+    declared: Sequence[options.Flag]
     run: Callable[[flags.FlagValues, Any], int | None]
     bare: str = ""
 
 
 def _train(values: flags.FlagValues, recipe: Recipe) -> int | None:
-    with _joined_for(recipe.config, values):
+    with _joined(values, recipe.config):
         if values.describe:
             return _command("training.describe")(recipe.config)
         return _command("train")(recipe.config, _workdir(values), {"recipe": recipe.path, "changed": recipe.changed})
 
 
 def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
-    with _joined_for(recipe.config, values):
+    with _joined(values, recipe.config):
         return _command("check")(recipe.config, _workdir(values))
 
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
-    if values.num is not None and values.num <= 0:
-        raise UserError(f"--num={values.num} must be positive")
-    if values.batch_size <= 0:
-        raise UserError(f"--batch_size={values.batch_size} must be positive")
     settings = _settings(values, (*options.DENOISING, *options.WRITING))
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
-    with _joined(values, values.distributed, values.distributed_timeout):
+    with _joined(values, values):
         from tinygen.data.condition import Request
         from tinygen.sample import Drawing
 
@@ -103,7 +99,7 @@ def _prompts(values: flags.FlagValues) -> list[str]:
 
 def _evaluate(values: flags.FlagValues, recipe: None) -> int | None:
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
-    with _joined(values, values.distributed, values.distributed_timeout):
+    with _joined(values, values):
         return _command("evaluate")(ckpt, step=values.step, ema=values.ema)
 
 
@@ -123,7 +119,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
     sampling = [name for name in ("step", "ema", "labels", *settings, "grid", "seed", "batch_size", "autoencoder") if values[name].present]
     if values.samples and sampling:
         raise UserError(f"--{sampling[0]} has no effect with --samples, which are existing images; it needs --ckpt")
-    with _joined(values, values.distributed, values.distributed_timeout):
+    with _joined(values, values):
         return _command("eval_fid")(
             ckpt=values.ckpt, samples=values.samples, ref=values.ref, num=values.num, scores=values.scores, features=values.features,
             preset=values.preset, weights=values.weights, step=values.step, ema=values.ema, labels=values.labels or [],
@@ -136,18 +132,6 @@ def _report(values: flags.FlagValues, recipe: None) -> int | None:
     if not values.workdir or not all(values.workdir):
         raise UserError("--workdir is missing: give the workdir of a run, for example --workdir=runs/dit_pixel_faces")
     return _command("report")(values.workdir, out=values.out)
-
-
-def _recipes(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("cli.recipes")(values.name, copy=values.copy, out=values.out)
-
-
-def _keys(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("cli.key_listing")(values.prefix)
-
-
-def _completion(values: flags.FlagValues, recipe: None) -> int | None:
-    return _command("cli.completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}"))
 
 
 def check_places(values: flags.FlagValues) -> None:
@@ -176,26 +160,22 @@ def _command(module: str) -> Callable[..., int | None]:
     return importlib.import_module(f"tinygen.{module}").main
 
 
-def _joined_for(config: Any, values: flags.FlagValues) -> contextlib.AbstractContextManager[None]:
-    """`_joined` with a run's configuration."""
-    from tinygen.system import runtime
-
-    if config.deterministic:
-        runtime.use_deterministic_ops()
-    return _joined(values, config.distributed, config.distributed_timeout)
-
-
 @contextlib.contextmanager
-def _joined(values: flags.FlagValues, distributed: str, timeout: int) -> Iterator[None]:
-    """Prepares this process to compute, alone or as one of several processes that must have the same flags."""
+def _joined(values: flags.FlagValues, settings: Any) -> Iterator[None]:
+    """Prepares this process to compute, alone or as one of several processes that must have the same flags.
+
+    settings: what names the other processes: the configuration, or the flags of a command without one
+    """
     from tinygen.distributed import processes
     from tinygen.system import compilation_cache, runtime
 
+    if "deterministic" in settings and settings.deterministic:
+        runtime.use_deterministic_ops()
     runtime.disable_async_dispatch()
     compilation_cache.enable()
     own = ("distributed", "config", "workdir")  # may differ between processes; train compares what the latter two refer to
     command = " ".join(f"--{name}={values[name].value}" for name in values if name not in own)
-    with processes.joined(distributed, timeout, command):
+    with processes.joined(settings.distributed, settings.distributed_timeout, command):
         runtime.listen(quiet=True)  # after processes have connected: it needs JAX's process index
         yield
 
@@ -204,58 +184,58 @@ COMMANDS = {
     "train": Command(
         "train a model, or resume a run",
         "tinygen train --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
-        options.train,
+        options.TRAIN,
         _train,
     ),
     "check": Command(
         "dry run: do everything that a run does once, on a few examples",
         "tinygen check --config=RECIPE[:VARIANT] [--workdir=DIR] [--config.KEY=VALUE ...]",
-        options.recipe,
+        options.RECIPE,
         _check,
     ),
     "sample": Command(
         "draw samples from a checkpoint",
         "tinygen sample --ckpt=DIR [--num=64] [--labels=3,7 | --prompt=TEXT] [--nfe=25] [--guidance=2.0 | --temperature=0.8] [--out=DIR]",
-        options.sample,
+        options.SAMPLE,
         _sample,
     ),
     "eval": Command(
         "compute the held-out metrics of a checkpoint",
         "tinygen eval --ckpt=DIR [--step=N] [--noema]",
-        options.ckpt,
+        options.CKPT,
         _evaluate,
     ),
     "eval-fid": Command(
         "score samples against a reference: FID and related scores, with their protocol",
         "tinygen eval-fid --ckpt=DIR | --samples=DIR --ref=NAME|DIR|FILE.npz [--num=50000] [--features=efflite0] | --compare A B",
-        options.eval_fid,
+        options.EVAL_FID,
         _eval_fid,
     ),
     "report": Command(
         "write an HTML report of a run, or of several side by side",
         "tinygen report --workdir=DIR[,DIR ...] [--out=FILE.html]",
-        options.report,
+        options.REPORT,
         _report,
     ),
     "recipes": Command(
         "list the recipes, describe one, or copy one for editing",
         "tinygen recipes [NAME] | --copy=NAME [--out=FILE.py]",
-        options.recipes,
-        _recipes,
+        options.RECIPES,
+        lambda values, _: _command("cli.recipes")(values.name, copy=values.copy, out=values.out),
         bare="name",
     ),
     "keys": Command(
         "list configuration keys: defaults, meanings, constraints",
         "tinygen keys [PREFIX]",
-        options.keys,
-        _keys,
+        options.KEYS,
+        lambda values, _: _command("cli.key_listing")(values.prefix),
         bare="prefix",
     ),
     "completion": Command(
         "print a shell completion script for commands, flags, recipes and keys",
         "tinygen completion bash|zsh|fish",
-        options.completion,
-        _completion,
+        options.COMPLETION,
+        lambda values, _: _command("cli.completion")(required(values, "shell", f"one of {', '.join(options.SHELLS)}")),
         bare="shell",
     ),
 }

@@ -3,14 +3,16 @@
 absl's flags have no completion, and libraries for it (argcomplete, shtab) support argparse only.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from absl import flags
 
 from tinygen.cli.commands import COMMANDS, Command
+from tinygen.cli.flags import defined
 from tinygen.cli.key_listing import groups
 from tinygen.config import recipes
-from tinygen.config.schema import Key
+from tinygen.config.key import Key
 from tinygen.errors import UserError
 from tinygen.system.terminal import say
 
@@ -74,8 +76,7 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 def _arguments(command: Command, before: str, word: str) -> list[str]:
     """before: the preceding word, possibly a flag whose value `word` is"""
-    values = flags.FlagValues()
-    command.define(values)
+    values = defined(command.declared)
     name, equals, value = word.partition("=")
     if equals:
         return [f"{name}={each}" for each in _values(values, name.lstrip("-"), value)]
@@ -100,11 +101,8 @@ def _values(values: flags.FlagValues, name: str, typed: str) -> list[str]:
     if name in values:
         return list(getattr(values[name].parser, "enum_values", ()))
     keys = _keys().get(name.removeprefix("config."), []) if "config" in values else []
-    return [*dict.fromkeys(choice for key in keys for choice in _choices(key))]
-
-
-def _choices(key: Key) -> Iterable[str]:
-    return ("true", "false") if isinstance(key.default, bool) else key.choices
+    choices = [("true", "false") if isinstance(key.default, bool) else key.choices for key in keys]
+    return [*dict.fromkeys(itertools.chain(*choices))]
 
 
 def _recipes(typed: str) -> list[str]:

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tinygen.config.schema import SCHEMA, TABLES, Key, Mark
+from tinygen.config.key import Key, Mark
+from tinygen.config.schema import SCHEMA, TABLES
 from tinygen.errors import unknown
 from tinygen.system.terminal import say
 
@@ -63,7 +64,7 @@ def _matching(everything: list[Group], matches: Callable[[str], bool]) -> list[G
 
 
 def _block(group: Group, width: int) -> str:
-    heads = {f"  {name}={_shown(key.default)}": key for name, key in group.keys.items()}
+    heads = {f"  {name}={key.default or repr(key.default)}": key for name, key in group.keys.items()}
     column = min(max(map(len, heads)) + 2, HEAD)
     lines = [f"{group.address}: {group.meaning}" if group.address else group.meaning]
     for head, key in heads.items():
@@ -75,10 +76,6 @@ def _block(group: Group, width: int) -> str:
         text = f"{head:<{column}}{type(key.default).__name__:<5}  {'; '.join(parts)}{marks}"
         lines += textwrap.wrap(text, width, subsequent_indent=" " * (column + 7), break_on_hyphens=False)
     return "\n".join(lines)
-
-
-def _shown(default: object) -> str:
-    return default if isinstance(default, str) and default else repr(default)
 
 
 def main(prefix: str | None) -> int:

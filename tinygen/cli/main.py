@@ -18,10 +18,11 @@ from absl import flags
 from tinygen import __version__
 from tinygen.cli import completion
 from tinygen.cli.commands import COMMANDS, Command, Recipe, check_places, required
+from tinygen.cli.flags import defined
 from tinygen.config.schema import TABLES
 from tinygen.errors import UserError, unknown
 from tinygen.system import faults
-from tinygen.system.terminal import say
+from tinygen.system.terminal import drop_output, say
 from tinygen.workdir.reading import Refused
 
 PLAIN = {  # plain messages for absl's
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _unread():
-            _drop_output()
+            drop_output()
             return 128 + signal.SIGPIPE  # silently, as `yes | head -1` ends
         if (message := faults.environment_message(error)) is None:
             raise
@@ -68,17 +69,9 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _drop_output()
+        drop_output()
         error.filename = "standard output"
         raise
-
-
-def _drop_output() -> None:
-    """Redirects standard output to /dev/null, so that flushing at exit cannot fail."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it has no file descriptor
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _unread() -> bool:
@@ -108,24 +101,21 @@ def _leaving_on_ctrl_c() -> Iterator[None]:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    name, *rest = arguments or ["help"]
+    if name == "help" and rest:
+        name, rest = rest[0], ["--help"]
+    if name in ("help", "-h", "--help"):
         say(_overview())
         return 0
-    name, rest = arguments[0], arguments[1:]
     if name == "--version":
         say(f"tinygen {__version__}")
         return 0
-    if name == "help":
-        if not rest or rest == ["help"]:
-            say(_overview())
-            return 0
-        name, rest = rest[0], ["--help"]
     if name == completion.HIDDEN:
         return completion.answer(rest)
     if name not in COMMANDS:
         raise unknown("command", name, [*COMMANDS, "help"])
-    command, values = COMMANDS[name], flags.FlagValues()
-    command.define(values)
+    command = COMMANDS[name]
+    values = defined(command.declared)
     if any(argument in ("-h", "--help", "-help") for argument in rest):
         say(_manual(name, command, values))
         return 0
@@ -187,23 +177,21 @@ def configured(recipe: str, overrides: list[str]) -> tuple[Any, dict[str, Any]]:
     from tinygen import config as config_lib
 
     original = config_lib.load(recipe)
+    given = {overridden_key(override): override for override in overrides}  # the last of each: repeated tuples would be concatenated
     # A new name selects another row of keys, so apply it before parsing the other overrides.
-    chosen = [re.fullmatch(r"--?config\.(\w+)\.name=(.*)", override) for override in overrides]
-    config = config_lib.change(original, {match[1]: {"name": match[2]} for match in chosen if match and match[1] in TABLES})
+    rows = {section: given.get(f"{section}.name", "").partition("=") for section in TABLES}
+    config = config_lib.change(original, {section: {"name": name} for section, (_, equals, name) in rows.items() if equals})
     keys = config_lib.flatten(config)
-    for override in overrides:
-        if (key := overridden_key(override)) not in keys:
-            raise unknown("config key", key, keys)
-    overrides = list({overridden_key(override): override for override in overrides}.values())  # repeated tuples would be concatenated
+    if wrong := [key for key in given if key not in keys]:
+        raise unknown("config key", wrong[0], keys)
     typed = flags.FlagValues()
     own = config_lib.change(config, {})  # a copy, since the flags modify it
-    config_flags.DEFINE_config_dict("config", own, flag_values=typed, sys_argv=overrides)
-    typed(["tinygen", *overrides])
+    config_flags.DEFINE_config_dict("config", own, flag_values=typed, sys_argv=[*given.values()])
+    typed(["tinygen", *given.values()])
     config = config_lib.change(config, typed.config.to_dict())
     config_lib.check(config)
-    overridden = set(map(overridden_key, overrides))
     for section, values in config_lib.lost(original, config).items():
-        pairs = {key: pair for key, pair in values.items() if f"{section}.{key}" not in overridden}
+        pairs = {key: pair for key, pair in values.items() if f"{section}.{key}" not in given}
         dropped = [f"{key}={old!r}" + ("" if new is None else f" (now {new!r})") for key, (old, new) in pairs.items()]
         if dropped:
             change = f"config.{section}.name={config[section].name} in place of {original[section].name}"

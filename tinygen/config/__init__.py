@@ -14,8 +14,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from tinygen.config import cluster, recipes, rows
-from tinygen.config.schema import RESUME, SCHEMA, STAGE, TABLES
-from tinygen.config.values import merged
+from tinygen.config.key import RESUME, STAGE
+from tinygen.config.schema import SCHEMA, TABLES
 from tinygen.errors import UserError, unknown
 
 CHOSEN = "_chosen"  # the attribute of a configuration that records which keys were set
@@ -28,12 +28,12 @@ def base(**changes: Any) -> Config:
 
     Raises UserError for an unknown key, naming the nearest, and for a value of the wrong type.
     """
-    sections = {name: changes.get(name, {}) for name in TABLES}
     tree = rows.defaults(SCHEMA)
-    for name, section in sections.items():
+    for name in TABLES:
+        section = changes.get(name, {})
         row = section.get("name", tree[name]["name"]) if isinstance(section, Mapping) else section
         tree[name] |= rows.row(name, row)
-    return _locked(merged(tree, changes), _row_keys(changes))
+    return _locked(rows.merged(tree, changes), _row_keys(changes))
 
 
 def vary(config: Config, variant: str = "", **variants: Mapping[str, Any]) -> Config:
@@ -55,12 +55,11 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
         name = changes.get(section, {}).get("name", old)
         values = {key: tree[section][key] for key in chosen(config, section)}
         if name != old:
-            common = rows.defaults(SCHEMA)[section]
             row = rows.row(section, name)
-            values = rows.carried(section, old, name, values, values)
-            tree[section] = {key: tree[section][key] for key in common} | {"name": name} | row | values
+            values = rows.carried(section, old, name, values)
+            tree[section] = {key: tree[section][key] for key in SCHEMA[section]} | {"name": name} | row | values
         kept |= {f"{section}.{key}" for key in values}
-    return _locked(merged(tree, changes), kept)
+    return _locked(rows.merged(tree, changes), kept)
 
 
 def chosen(config: Config, section: str) -> list[str]:
@@ -82,10 +81,8 @@ def lost(old: Config, new: Config) -> dict[str, dict[str, tuple[Any, Any]]]:
 def load(spec: str) -> Config:
     """The configuration of a recipe, `NAME[:VARIANT]` or `PATH.py[:VARIANT]`. Raises UserError if it is not a recipe."""
     path, variant = recipes.located(spec)
-    module = recipes.run(path)
-    if not callable(getattr(module, "get_config", None)):
-        raise UserError(f"{path} has no function get_config(variant=''): 'tinygen recipes --copy=dit_digits' writes one that has")
-    config = recipes.answer(f"get_config({variant!r}) in {path}", lambda: module.get_config(variant))
+    cure = "(variant=''): 'tinygen recipes --copy=dit_digits' writes one that has"
+    config = recipes.call(path, "get_config", variant, missing=cure)
     if not isinstance(config, ConfigDict) or not SCHEMA.keys() <= set(config):
         raise UserError(f"get_config() in {path} returned {type(config).__name__}, not the ConfigDict of tinygen.config.base()")
     return config
@@ -96,10 +93,8 @@ def sweep(spec: str) -> dict[str, Config]:
     function `sweep()`, which returns {name: nested changes}. Entries that change nothing, for example in this variant, are left out.
     """
     path, _ = recipes.located(spec)
-    config, module = load(spec), recipes.run(path)
-    if not callable(getattr(module, "sweep", None)):
-        raise UserError(f"{path} has no function sweep(), which gives {{name: changes}}, as that of convnext_mnist_imf does")
-    entries = recipes.answer(f"sweep() in {path}", module.sweep)
+    config = load(spec)
+    entries = recipes.call(path, "sweep", missing="(), which gives {name: changes}, as that of convnext_mnist_imf does")
     if not isinstance(entries, Mapping) or not all(isinstance(changes, Mapping) for changes in entries.values()):
         raise UserError(f"sweep() in {path} returned {repr(entries)[:80]}, not {{name: nested changes}}")
     changed = {}
@@ -123,13 +118,9 @@ def check(config: Config) -> None:
         raise UserError(f"config.batch_size={config.batch_size} does not divide into optim.accumulate={parts} micro-batches")
 
 
-def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
+def flatten(config: Config) -> dict[str, Any]:
     """{"optim.lr": 1e-3, ...}: every leaf under its dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, Mapping | ConfigDict)
-        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return flat
+    return dict(rows.entries(config))
 
 
 def difference(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:

@@ -76,11 +76,7 @@ DATASETS: dict[str, Section] = {
     "latents": Section(
         "latents of images, encoded by scripts/prepare/prepare_latents.py of a checkout",
         path=key("", "the folder; its content may not change on resume", OWN, RESUME),
-        autoencoder=key(
-            "",
-            "decoder: a .safetensors file or a run; '': the recorded path of the autoencoder that encoded them",
-            RESUME,
-        ),
+        autoencoder=key("", "decoder: a .safetensors file or a run; '': the path recorded with the latents", RESUME),
         sample=key(True, "sample each training latent from its posterior, anew each epoch; False: use the mean"),
         label=key(True, "use the labels of the images, if they have any"),
     ),

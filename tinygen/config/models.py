@@ -26,11 +26,7 @@ MODELS: dict[str, Section] = {
             OWN,
             choices=("sincos", "rope"),
         ),
-        position_grid=key(
-            0,
-            "rows of patches that positions span, to train on at a higher resolution than a first stage; 0: the actual rows",
-            STAGE,
-        ),
+        position_grid=key(0, "rows of patches that positions span, to train on larger images; 0: the actual rows", STAGE),
         text_depth=key(2, "blocks of the caption encoder, for data with captions"),
         text_width=key(0, "features per token of a caption; a multiple of width / heads; 0: width"),
         adaln=key(
@@ -93,11 +89,7 @@ MODELS: dict[str, Section] = {
     ),
     "autoencoder": Section(
         "a KL autoencoder for images, as in latent diffusion",
-        widths=key(
-            (32, 64, 128),
-            "features per stage, multiples of groups; every stage but the last halves height and width",
-            OWN,
-        ),
+        widths=key((32, 64, 128), "features per stage, multiples of groups; all but the last downsample by 2", OWN),
         depth=key(1, "residual blocks per encoder stage; decoder stages have one more", OWN),
         latent=key(4, "channels of a latent"),
         groups=key(8, "groups of the group norms; public autoencoders: 32, with widths=(128, 256, 512, 512), depth=2"),

@@ -6,11 +6,20 @@ from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
 SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "sde", "average", "dopri5")
 TIME_GRIDS = ("uniform", "logit_normal", "shifted")
-SAMPLER = "ODE or SDE solver; dopri5 is adaptive, sde stochastic; average is for objectives that learn an average velocity"
 DROP = "probability of dropping the condition in training; guidance needs more than 0"
-SHIFT = "s of time_grid=shifted: t -> s t / (1 + (s - 1) t)"
-TOLERANCE = "error tolerance per step of sampler=dopri5, both absolute and relative"
+SHIFT = "shift s of time_grid=shifted: t -> s t / (1 + (s - 1) t); a larger one puts more steps near noise"
 
+SOLVER: dict[str, Any] = dict(  # of objectives that are sampled by an ODE or SDE solver
+    cond_drop=key(0.1, DROP, STAGE),
+    sampler=key(
+        "heun",
+        "ODE or SDE solver; dopri5 is adaptive, sde stochastic; average is for objectives that learn an average velocity",
+        RESUME,
+        choices=SAMPLERS,
+    ),
+    nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
+    tolerance=key(1e-3, "error tolerance per step of sampler=dopri5, both absolute and relative", RESUME),
+)
 AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
     t_mean=key(-0.4, "t and r are two draws of sigmoid(N(t_mean, t_std)), t the larger", STAGE),
     t_std=key(1.0, "see t_mean", STAGE),
@@ -33,10 +42,8 @@ OBJECTIVES: dict[str, Section] = {
         "flow matching",
         t_mean=key(0.0, "t = sigmoid(N(t_mean, t_std)): 0 is data, 1 is noise", STAGE),
         t_std=key(1.0, "see t_mean", STAGE),
-        cond_drop=key(0.1, DROP, STAGE),
-        sampler=key("heun", SAMPLER, RESUME, choices=SAMPLERS),
-        nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
-        guidance=key(1.5, "weight w in v_null + w (v_cond - v_null); 1: off", RESUME),
+        **SOLVER,
+        guidance=key(1.5, "guidance weight w in v_null + w (v_cond - v_null); 1: off", RESUME),
         guidance_interval=key((0.0, 1.0), "interval of t where guidance is applied", RESUME),
         time_grid=key(
             "uniform",
@@ -45,22 +52,18 @@ OBJECTIVES: dict[str, Section] = {
             choices=TIME_GRIDS,
         ),
         shift=key(3.0, SHIFT, RESUME),
-        tolerance=key(1e-3, TOLERANCE, RESUME),
     ),
     "edm": Section(
         "EDM; use with model.time_scale=1",
         sigma_data=key(0.5, "standard deviation of the data in a batch"),
         p_mean=key(-1.2, "ln σ ~ N(p_mean, p_std): -0.6 and 1.2 for MicroDiT's latents at 256x256", STAGE),
         p_std=key(1.2, "standard deviation of ln σ", STAGE),
-        cond_drop=key(0.1, DROP, STAGE),
-        sampler=key("heun", SAMPLER, RESUME, choices=SAMPLERS),
-        nfe=key(50, "network evaluations per sample, including those of guidance", RESUME),
-        guidance=key(1.5, "weight w in D_null + w (D_cond - D_null); 1: off", RESUME),
+        **SOLVER,
+        guidance=key(1.5, "guidance weight w in D_null + w (D_cond - D_null); 1: off", RESUME),
         guidance_interval=key((0.0, 1000.0), "interval of σ where guidance is applied", OWN, RESUME),
         sigma_min=key(0.002, "the last noise level before 0", RESUME),
         sigma_max=key(80.0, "the first noise level", RESUME),
         rho=key(7.0, "noise levels are uniform in σ^(1/rho): a larger rho puts more of them near sigma_min", RESUME),
-        tolerance=key(1e-3, TOLERANCE, RESUME),
     ),
     "meanflow": Section(
         "MeanFlow with built-in guidance; use with model.time_scale of 100 or less, such as 16",
@@ -95,11 +98,7 @@ OBJECTIVES: dict[str, Section] = {
         "cross-entropy of the next token",
         label_smoothing=key(0.0, "probability mass of the target spread uniformly over all tokens in training", STAGE),
         z_loss=key(0.0, "weight of log² Z, Z the softmax normalizer, which keeps logits from drifting; 1e-4 in PaLM", STAGE),
-        logits_mib=key(
-            64.0,
-            "MiB of logits held at once, over all devices; with a large vocabulary the loss is computed in chunks of this",
-            RESUME,
-        ),
+        logits_mib=key(64.0, "MiB of logits held at once, over all devices; more are computed in chunks", RESUME),
         temperature=key(1.0, "sampling temperature; 0: greedy", RESUME),
         top_k=key(0, "sample from the k most likely tokens; 0: all", RESUME),
         top_p=key(
@@ -113,9 +112,6 @@ OBJECTIVES: dict[str, Section] = {
     ),
     "autoencoder": Section(
         "reconstruction with a KL penalty on latents",
-        kl_weight=key(
-            1e-6,
-            "weight of the latents' KL divergence from N(0, 1) in nats per image, added to the mean absolute error",
-        ),
+        kl_weight=key(1e-6, "weight of the latents' KL divergence from N(0, 1), in nats per image, beside the L1 loss"),
     ),
 }

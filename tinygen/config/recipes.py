@@ -8,17 +8,15 @@ Each docstring has three lines that `tinygen recipes` shows, parsed without runn
 """
 
 import ast
-import importlib.machinery
-import importlib.util
+import contextlib
 import re
-import sys
-from collections.abc import Callable
+import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygen.errors import UserError, unknown
 
-FACT = r"^{}: (.+)$"
 LIST = "'tinygen recipes' lists them"
 
 
@@ -72,15 +70,10 @@ def facts(path: str | Path) -> Facts:
     except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f"{path} cannot be read as a Python file: {' '.join(str(error).split())}") from error
     text = ast.get_docstring(tree) or ""
-    data, draws, time = (re.search(FACT.format(fact), text, re.MULTILINE) for fact in ("Data", "Draws", "Time"))
+    found = [re.search(rf"^{fact}: (.+)$", text, re.MULTILINE) for fact in ("Data", "Draws", "Time")]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "vary"]
-    return Facts(
-        text=text,
-        data=data[1] if data else "",
-        draws=draws[1] if draws else "",
-        time=time[1] if time else "",
-        variants=tuple(keyword.arg for call in calls for keyword in call.keywords if keyword.arg),
-    )
+    variants = tuple(keyword.arg for call in calls for keyword in call.keywords if keyword.arg)
+    return Facts(text, *(match[1] if match else "" for match in found), variants=variants)
 
 
 def existing(spec: str) -> tuple[str, str]:
@@ -93,33 +86,24 @@ def existing(spec: str) -> tuple[str, str]:
     return path, variant
 
 
-def run(path: str) -> Any:
-    """The module of a recipe's Python file. Raises UserError where it cannot be run."""
-    loader = importlib.machinery.SourceFileLoader("tinygen_recipe", path)
-    spec = importlib.util.spec_from_file_location("tinygen_recipe", path, loader=loader)
-    assert spec is not None  # since a loader is given
-    module = importlib.util.module_from_spec(spec)
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a config folder is no place for caches
+def call(path: str, name: str, *arguments: Any, missing: str) -> Any:
+    """The result of the function `name` of a recipe's Python file. Raises UserError, followed by `missing`, if it has none, and if the
+    file or the function fails.
+    """
+    with _blaming(f"{path} is not a Python file that can be run"):
+        function = runpy.run_path(path).get(name)
+    if not callable(function):
+        raise UserError(f"{path} has no function {name}{missing}")
+    with _blaming(f"{name}({', '.join(map(repr, arguments))}) in {path} fails"):
+        return function(*arguments)
+
+
+@contextlib.contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """Turns any error inside the block into a UserError that begins with `what`."""
     try:
-        loader.exec_module(module)
+        yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{path} is not a Python file that can be run: {_brief(error)}") from error
-    finally:
-        sys.dont_write_bytecode = writes
-    return module
-
-
-def answer(what: str, function: Callable[[], Any]) -> Any:
-    """What a recipe's function gives. Raises UserError, naming it as `what`, where it fails."""
-    try:
-        return function()
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{what} fails: {_brief(error)}") from error
-
-
-def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error

@@ -1,10 +1,13 @@
-"""Queries on the schema's tables: a row's defaults, marked keys, and the values that carry over from one row to another."""
+"""Trees of keys and values: defaults, marked keys, changes of values, and what carries over from one row of a table to another."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tinygen.config.schema import OWN, SCHEMA, TABLES, Key, Mark
-from tinygen.errors import unknown
+from ml_collections import ConfigDict
+
+from tinygen.config.key import OWN, Key, Mark
+from tinygen.config.schema import SCHEMA, TABLES
+from tinygen.errors import UserError, unknown
 
 
 def defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,16 +23,16 @@ def row(section: str, name: Any) -> dict[str, Any]:
     return defaults(table[name])
 
 
-def carried(section: str, old: str, new: str, values: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """The `values` of the `chosen` keys in row `old` that carry over to row `new`. For the rule see `tinygen.config.key.Mark.OWN`."""
+def carried(section: str, old: str, new: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those `values` of keys of row `old` that carry over to row `new`. For the rule see `tinygen.config.key.Mark.OWN`."""
+
+    def carries_over(before: Key, after: Key, value: Any) -> bool:
+        if type(before.default) is not type(after.default):
+            return False
+        return before is after or value == "" or OWN not in before.marks | after.marks
+
     before, after = TABLES[section][old], TABLES[section][new]
-    return {key: values[key] for key in chosen if key in after and _means_the_same(before[key], after[key], values[key])}
-
-
-def _means_the_same(before: Key, after: Key, value: Any) -> bool:
-    if type(before.default) is not type(after.default):
-        return False
-    return before is after or value == "" or OWN not in before.marks | after.marks
+    return {key: value for key, value in values.items() if key in after and carries_over(before[key], after[key], value)}
 
 
 def known(names: Mapping[str, str]) -> dict[str, Key]:
@@ -45,10 +48,51 @@ def marked(names: Mapping[str, str], *marks: Mark) -> set[str]:
     return {name for name, each in known(names).items() if each.marks & {*marks}}
 
 
-def entries(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Key]]:
-    """(dotted name, key) of a section and those nested in it."""
+def entries(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, key or value) of a section and those nested in it."""
     for name, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping | ConfigDict):
             yield from entries(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def merged(tree: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`tree` with nested `changes` made. Raises UserError for a key that it does not have, and for a value of another type."""
+    found = dict(tree)
+    for key, value in changes.items():
+        if key not in tree:
+            where = f"config key (in {path[:-1]})" if path else "config key"
+            raise unknown(where, key, tree)
+        if isinstance(tree[key], Mapping) and isinstance(value, Mapping):
+            found[key] = merged(tree[key], value, f"{path}{key}.")
+        else:
+            found[key] = _coerced(f"{path}{key}", tree[key], value)
+    return found
+
+
+def _coerced(key: str, default: Any, value: Any, *, item: bool = False) -> Any:
+    """`value` as the type of `default`: an int will do for a float, a list or a lone number for a tuple; nothing else is converted."""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UserError(f"config.{key}: no float is as large as a number of {len(str(value))} digits") from error
+    if isinstance(default, tuple):
+        plain = bool(default) and not isinstance(default[0], tuple)  # all items of one type; of a tuple of tuples nothing is known here
+        if plain and isinstance(default[0], int | float) and isinstance(value, int | float):
+            value = (value,)
+        if isinstance(value, list | tuple):
+            return tuple(_coerced(key, default[0], each, item=True) if plain else _frozen(each) for each in value)
+    if type(value) is not type(default):
+        kind = {int: "whole number", float: "number"}.get(
+            type(default), "section" if isinstance(default, Mapping) else type(default).__name__
+        )
+        several = f", or several with commas between them, such as {default!r},{default!r}" if item else ""  # item: of a tuple
+        raise UserError(f"config.{key}={repr(value)[:80]} is a {type(value).__name__}, but must be a {kind} such as {default!r}{several}")
+    return value
+
+
+def _frozen(value: Any) -> Any:
+    """Lists in it as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

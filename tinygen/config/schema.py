@@ -7,24 +7,9 @@ unless it is marked OWN. `tinygen keys` prints all of this.
 """
 
 from tinygen.config.data import DATASETS
-from tinygen.config.key import BELOW_ONE, OWN, POSITIVE, RESUME, STAGE, Key, Mark, Section, key
+from tinygen.config.key import BELOW_ONE, POSITIVE, RESUME, Section, key
 from tinygen.config.models import MODELS
 from tinygen.config.objectives import OBJECTIVES
-
-__all__ = [
-    "DATASETS",
-    "MODELS",
-    "OBJECTIVES",
-    "OWN",
-    "RESUME",
-    "SCHEMA",
-    "STAGE",
-    "TABLES",
-    "Key",
-    "Mark",
-    "Section",
-    "key",
-]
 
 LAST_STEP = 2**31 - 1  # an int32
 LARGEST_BATCH = 2**20  # examples; more is a typo, and would exhaust memory before any other check
@@ -45,11 +30,7 @@ SCHEMA = Section(
         RESUME,
         choices=("auto", "float32", "bfloat16", "bfloat16_activations"),
     ),
-    deterministic=key(
-        False,
-        "bitwise reproducible on a GPU too, so that a resumed run equals an uninterrupted one; slower there",
-        RESUME,
-    ),
+    deterministic=key(False, "bitwise reproducible on a GPU too, so that resuming is exact; slower there", RESUME),
     attention=key(
         "auto",
         "auto: by hardware, length and objective; blockwise: less memory; cudnn: NVIDIA GPUs",
@@ -62,11 +43,7 @@ SCHEMA = Section(
         RESUME,
         choices=("none", "products", "full"),
     ),
-    scan=key(
-        0,
-        "blocks per iteration of a loop over the blocks, for faster compilation; divides model.depth; 0: unrolled",
-        RESUME,
-    ),
+    scan=key(0, "blocks per iteration of a loop, for faster compilation; divides model.depth; 0: unrolled", RESUME),
     data=Section(
         "training data",
         name=key("pixel_faces", "the data set", choices=DATASETS),
@@ -107,12 +84,7 @@ SCHEMA = Section(
             choices=("constant", "linear", "warmup_cosine"),
         ),
         warmup=key(100, "steps of linear warm-up to lr (warmup_cosine); fewer than decay_steps", RESUME, low=0),
-        decay_steps=key(
-            0,
-            "steps until final_lr; 0: train.steps at the first start, so that an extended run stays at final_lr",
-            RESUME,
-            low=0,
-        ),
+        decay_steps=key(0, "steps until final_lr; 0: train.steps at the first start, kept thereafter", RESUME, low=0),
         final_lr=key(1e-5, "learning rate after decay_steps", RESUME, low=0),
         b1=key(0.9, "decay of the first moment", low=0, high=BELOW_ONE),
         b2=key(0.99, "decay of the second moment", low=0, high=BELOW_ONE),
@@ -134,21 +106,9 @@ SCHEMA = Section(
             choices=("skip", "rollback", "stop"),
         ),
         skips=key(10, "maximum consecutive skips before a rollback", RESUME, low=0, high=MANY),
-        rollbacks=key(
-            3,
-            "maximum rollbacks, each with a new data order and new noise, before the run stops",
-            RESUME,
-            low=0,
-            high=MANY,
-        ),
+        rollbacks=key(3, "rollbacks, each with new data order and noise, before the run stops", RESUME, low=0, high=MANY),
         spike=key(10.0, "warn of a loss this many standard deviations above recent ones; 0: never", RESUME, low=0, high=MANY),
-        stall=key(
-            10.0,
-            "minutes without a step before the log says what the run is waiting for; 0: never",
-            RESUME,
-            low=0,
-            high=MANY,
-        ),
+        stall=key(10.0, "minutes without a step before the log reports the stall; 0: never", RESUME, low=0, high=MANY),
     ),
     eval=Section(
         "scores of samples during training; `tinygen eval-fid` scores a checkpoint",
@@ -158,17 +118,8 @@ SCHEMA = Section(
             "comma-separated: fd (Fréchet distance), kid, pr (precision, recall), dc (density, coverage), is",
             RESUME,
         ),
-        features=key(
-            "efflite0",
-            "feature extractor: efflite0, inception, or the workdir of a classifier trained by tinygen",
-            RESUME,
-        ),
-        preset=key(
-            "adm",
-            "preprocessing of images for inception: resizing and scaling",
-            RESUME,
-            choices=("adm", "pytorch-fid", "clean"),
-        ),
+        features=key("efflite0", "feature extractor: efflite0, inception, or the workdir of a classifier", RESUME),
+        preset=key("adm", "resizing and scaling for inception", RESUME, choices=("adm", "pytorch-fid", "clean")),
         weights=key("", "weights file of inception; '': the default location, or a download", RESUME),
         num=key(5_000, "number of samples", RESUME, low=2),
         split=key("train", "reference split", RESUME, choices=("train", "validation")),
@@ -199,12 +150,7 @@ SCHEMA = Section(
     train=Section(
         "length of the run and periodic work",
         steps=key(2_000, "optimizer steps of the whole run", RESUME, low=1, high=LAST_STEP),
-        steps_per_call=key(
-            1,
-            "maximum steps per dispatch to the device: more helps if a step takes less than a millisecond or two",
-            RESUME,
-            low=1,
-        ),
+        steps_per_call=key(1, "maximum steps per device call; more help if a step takes less than 2 ms", RESUME, low=1),
         log_every=key(50, "steps between lines of metrics.jsonl and TensorBoard points", RESUME, low=1),
         eval_every=key(500, "steps between held-out losses, of raw and averaged weights; 0: never", RESUME, low=0),
         eval_num=key(0, "held-out examples per loss, from the start of the split; 0: all", RESUME, low=0),

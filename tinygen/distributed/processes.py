@@ -20,7 +20,7 @@ from jax._src import distributed  # the key-value store has no public name; Orba
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tinygen.config import cluster
-from tinygen.errors import UserError
+from tinygen.errors import UserError, duration
 from tinygen.system import faults
 from tinygen.system.terminal import say
 
@@ -217,7 +217,7 @@ def _watch(done: threading.Event, timeout: float) -> None:
             unanswered += 1
             lost = ["0"] if unanswered * POLL > timeout else []
         if lost and not done.is_set():
-            say(f"tinygen: lost process {', '.join(lost)}: no heartbeat for {timeout:g} s. {RESUME}", error=True)
+            say(f"tinygen: lost process {', '.join(lost)}: no heartbeat for {duration(timeout)}. {RESUME}", error=True)
             _exit(1)
         try:
             status, _, message = _store().key_value_try_get(FAILED).partition("\n")

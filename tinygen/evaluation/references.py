@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygen import build
 from tinygen import config as config_lib
-from tinygen.config.schema import DATASETS
+from tinygen.config.data import DATASETS
 from tinygen.data.condition import Condition
 from tinygen.data.source import DataSource, Examples
 from tinygen.errors import UserError, unknown

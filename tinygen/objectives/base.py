@@ -18,10 +18,11 @@ class Objective:
     """
 
     generates: ClassVar[bool] = False  # whether it can be sampled
-    streams: ClassVar[bool] = False  # whether samples grow token by token: `begin` and `more` in place of `draw`
+    streams: ClassVar[bool] = False  # whether samples grow token by token, by `begin` and `more`, from a context of `length` tokens
     needs_jvp: ClassVar[bool] = False  # whether the loss takes forward-mode derivatives of the model, which some kernels lack
     inputs: ClassVar[tuple[str, ...]] = ()  # the model's scalar inputs besides the time, by name
     max_time_scale: ClassVar[float] = math.inf  # the largest config.model.time_scale with stable training
+    length = new_tokens = 0  # tokens of context, and most new tokens per sample
 
     @property
     def head(self) -> bool:
@@ -36,6 +37,14 @@ class Objective:
         self, model: Any, keys: jax.Array, cond: Batch | None = None, negative: Batch | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
         """(samples [B, ...], one per key; network evaluations of each, int32 [B], or None where they are not counted)."""
+        raise NotImplementedError
+
+    def begin(self, model: Any, prompt: jax.Array, prompt_mask: jax.Array, keys: jax.Array) -> Any:
+        """The state after reading the prompts, int32 [B, P], where prompt_mask is True."""
+        raise NotImplementedError
+
+    def more(self, model: Any, state: Any, num: int) -> tuple[Any, jax.Array]:
+        """(the next state, `num` new tokens int32 [B, num])."""
         raise NotImplementedError
 
     def evaluations(self, *, conditional: bool) -> int | None:

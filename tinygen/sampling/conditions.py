@@ -1,7 +1,6 @@
 """Encodes a sampling request as arrays of conditions, with the run's text encoder if it had one."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -64,10 +63,6 @@ def reader(text: CaptionEmbeddings, encoder: str | None) -> Callable[[Sequence[s
         blocks = [found.prompts(words[first : first + BLOCK], text.length) for first in range(0, len(words), BLOCK)]
         halves = np.concatenate([embed.astype(np.float16) for embed, _ in blocks])  # as the captions were stored
         there = np.concatenate([mask for _, mask in blocks])
-        return {"embed": Rows(functools.partial(_whole, halves), index), "embed_mask": there[index]}
+        return {"embed": Rows(lambda rows: halves[rows].astype(np.float32), index), "embed_mask": there[index]}
 
     return read
-
-
-def _whole(halves: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return halves[index].astype(np.float32)

@@ -43,11 +43,16 @@ def drawn(
     with jax.set_mesh(parts.layout.mesh):
         jitted = step or sample_step(parts, size, seed)
     for first in range(start, num, size):
-        rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last condition
         with jax.set_mesh(parts.layout.mesh):  # not around the yield: the caller has its own mesh
-            given = [parts.layout.share({key: value[rows] for key, value in each.items()}) for each in (cond, negative) if each is not None]
+            given = [shared(parts, each, first, size, num) for each in (cond, negative) if each is not None]
             x, evaluations = jax.device_get(jitted(*weights, first, *given))
         yield np.asarray(x)[: num - first], None if evaluations is None else np.asarray(evaluations)[: num - first]
+
+
+def shared(parts: build.Parts, cond: Batch, first: int, size: int, num: int) -> Conditions:
+    """Rows `first` to `first + size` of the conditions of `num` samples, on the devices; the last row is repeated."""
+    rows = np.minimum(np.arange(first, first + size), num - 1)
+    return parts.layout.share({key: value[rows] for key, value in cond.items()})
 
 
 def sample_step(parts: build.Parts, size: int, seed: int) -> Any:

@@ -54,7 +54,6 @@ def make_preview(config: Config, source: DataSource, parts: build.Parts, step: A
 
 def seen(preview: Preview, codec: Codec, num: int) -> View:
     """The first `num` items of a preview."""
-    columns = columns_for(len(codec.labels))
-    if preview.medium is None:
-        return View(codec.medium, latents.items(codec, codec.medium.first(preview.value, num)), columns)
-    return View(preview.medium, preview.medium.decode(preview.medium.first(preview.value, num)), columns)
+    medium = preview.medium or codec.medium
+    first = medium.first(preview.value, num)
+    return View(medium, medium.decode(first) if preview.medium else latents.items(codec, first), columns_for(len(codec.labels)))

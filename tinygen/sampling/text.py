@@ -1,7 +1,7 @@
 """Samples text token by token: a single text is streamed, several are drawn in batches."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,41 +12,10 @@ from tinygen import build
 from tinygen.data.codec import Batch
 from tinygen.distributed import processes
 from tinygen.rng import example_keys, stream
-from tinygen.samplers.text import Generating
+from tinygen.sampling.draw import shared
 from tinygen.train_step import Tree, merge
 
 TOGETHER = 32  # tokens per device call for several texts, between checks whether all have ended
-
-
-class Writer(NamedTuple):
-    """The jitted functions of text generation, for a fixed number of texts and width of prompts.
-
-    begin: (weights, buffers, index of the first text, conditions) -> state
-    more: (weights, buffers, state) -> (state, tokens); donates the state
-    """
-
-    begin: Callable[..., Any]
-    more: Callable[..., tuple[Any, jax.Array]]
-
-
-def generating(parts: build.Parts) -> Generating:
-    """The objective, which must generate token by token."""
-    assert isinstance(parts.objective, Generating)
-    return parts.objective
-
-
-def writer(parts: build.Parts, size: int, seed: int, together: int) -> Writer:
-    """together: tokens per call of `more`"""
-    graphdef, root, objective = parts.graphdef, stream(seed, "sample"), generating(parts)
-
-    def begin(params: Tree, buffers: Tree, start: int, cond: dict[str, jax.Array]) -> Any:
-        keys = parts.layout.pinned(example_keys(root, start, size))
-        return objective.begin(merge(graphdef, params, buffers), cond["prompt"], cond["prompt_mask"], keys)
-
-    def more(params: Tree, buffers: Tree, state: Any) -> tuple[Any, jax.Array]:
-        return objective.more(merge(graphdef, params, buffers), state, together)
-
-    return Writer(jax.jit(begin), jax.jit(more, donate_argnums=2, out_shardings=(None, parts.layout.replicated)))
 
 
 def texts(
@@ -57,9 +26,8 @@ def texts(
 
     say: called with each piece of a single text as it comes; otherwise a progress bar counts tokens
     """
-    size, most = parts.layout.padded(min(batch_size, num)), generating(parts).new_tokens
-    with jax.set_mesh(parts.layout.mesh):
-        writing = writer(parts, size, seed, 1 if say else min(TOGETHER, most))
+    size, most = parts.layout.padded(min(batch_size, num)), parts.objective.new_tokens
+    begin, more = _jitted(parts, size, seed, 1 if say else min(TOGETHER, most))
     written: list[str] = []
     console = Console(stderr=True)  # stdout is for the texts
     hidden = bool(say) or not (processes.leads() and console.is_terminal)
@@ -67,38 +35,42 @@ def texts(
         task = progress.add_task("writing", total=-(-num // size) * most)
         for number, first in enumerate(range(0, num, size)):
             batch = [parts.codec.medium.growing(stops) for _ in range(min(size, num - first))]
-            for done, tokens in _steps(writing, weights, parts, cond, first, size, num, most):
+            with jax.set_mesh(parts.layout.mesh):
+                state, done = begin(*weights, first, shared(parts, cond, first, size, num)), 0
+            while done < most and not all(text.ended for text in batch):
+                with jax.set_mesh(parts.layout.mesh):
+                    state, tokens = more(*weights, state)
+                tokens = np.asarray(jax.device_get(tokens))[:, : most - done]
+                done += tokens.shape[1]
                 pieces = [text.add(row.tolist(), last=done == most) for text, row in zip(batch, tokens, strict=False)]
                 if say is not None:
                     say(pieces[0])
                 progress.update(task, completed=number * most + done)
-                if all(text.ended for text in batch):
-                    break
             progress.update(task, completed=(number + 1) * most)
             written += [text.whole for text in batch]
     return written
 
 
-def _steps(
-    writing: Writer, weights: tuple[Tree, Tree], parts: build.Parts, cond: Batch, first: int, size: int, num: int, most: int
-) -> Iterator[tuple[int, np.ndarray]]:
-    """(number of tokens so far, the newest tokens [size, .]), until there are `most`."""
-    rows = np.minimum(np.arange(first, first + size), num - 1)  # the last batch repeats its last prompt
-    with jax.set_mesh(parts.layout.mesh):
-        given = parts.layout.share({key: value[rows] for key, value in cond.items()})
-        state = writing.begin(*weights, first, given)
-    done = 0
-    while done < most:
-        with jax.set_mesh(parts.layout.mesh):
-            state, tokens = writing.more(*weights, state)
-        tokens = np.asarray(jax.device_get(tokens))[:, : most - done]
-        done += tokens.shape[1]
-        yield done, tokens
+def _jitted(parts: build.Parts, size: int, seed: int, together: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The jitted functions that write `size` texts, `together` tokens per call:
+    (weights, buffers, index of the first text, conditions) -> state, and
+    (weights, buffers, state) -> (state, tokens), which donates the state.
+    """
+    graphdef, root, objective = parts.graphdef, stream(seed, "sample"), parts.objective
+
+    def begin(params: Tree, buffers: Tree, start: int, cond: dict[str, jax.Array]) -> Any:
+        keys = parts.layout.pinned(example_keys(root, start, size))
+        return objective.begin(merge(graphdef, params, buffers), cond["prompt"], cond["prompt_mask"], keys)
+
+    def more(params: Tree, buffers: Tree, state: Any) -> tuple[Any, jax.Array]:
+        return objective.more(merge(graphdef, params, buffers), state, together)
+
+    return jax.jit(begin), jax.jit(more, donate_argnums=2, out_shardings=(None, parts.layout.replicated))
 
 
 def too_long(parts: build.Parts, cond: Batch, positions: str) -> str:
     """A warning about prompts that, with their start token, exceed the context; "" if there are none."""
-    context = generating(parts).length
+    context = parts.objective.length
     longest = int(np.sum(cond["prompt_mask"], 1).max())
     if longest < context:
         return ""

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,11 +15,9 @@ from tinygen.config import Config
 from tinygen.data.codec import Batch
 from tinygen.data.source import DataSource, check_batch
 from tinygen.train_step import Call
-from tinygen.training.cadence import cadences
-from tinygen.training.program import call_shapes
+from tinygen.training.periodic import cadences
+from tinygen.training.program import argument_shapes
 
-Item = TypeVar("Item")
-Placed = TypeVar("Placed")
 Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -47,54 +45,42 @@ def bounded(config: Config) -> Config:
 
 
 @contextlib.contextmanager
-def device_batches(
+def device_calls(
     config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
-) -> Iterator[Iterator[dict[str, jax.Array]]]:
-    """Training batches from number `start`, prefetched to the devices.
+) -> Iterator[Iterator[Any]]:
+    """The second arguments of `Program.step` from batch number `start`, prefetched to the devices: batches, or for several steps per call
+    batches stacked per call, one transfer per array.
 
     The first batch of a run is checked on entry. The prefetching threads end on exit.
 
     waiting: context manager entered while waiting for a batch
     """
-    with (
-        _checked(config, source, parts, attempt, start) as reading,
-        _ahead(reading, lambda batch: parts.layout.put(batch, config.batch_size), waiting) as batches,
-    ):
-        yield batches
+    most, abstract = config.train.steps_per_call, argument_shapes(config, parts)
 
+    def gathered(reading: Iterator[Batch]) -> Iterator[Any]:
+        if most == 1:
+            yield from reading
+        else:
+            for steps in calls(config, start):
+                yield Call(np.int32(len(steps)), stacked(itertools.islice(reading, len(steps)), most))
 
-@contextlib.contextmanager
-def device_calls(
-    config: Config, source: DataSource, parts: build.Parts, attempt: int, start: int, waiting: Waiting = contextlib.nullcontext
-) -> Iterator[Iterator[Any]]:
-    """The same batches as the second argument of `Program.step`: stacked per call, one transfer per array."""
-    if config.train.steps_per_call == 1:
-        with device_batches(config, source, parts, attempt, start, waiting) as batches:
-            yield batches
-        return
-    abstract = call_shapes(config, parts)
-
-    def gathered(reading: Iterator[Batch]) -> Iterator[Call]:
-        for steps in calls(config, start):
-            yield Call(np.int32(len(steps)), stacked(itertools.islice(reading, len(steps)), config.train.steps_per_call))
+    def placed(argument: Any) -> Any:
+        return jax.tree.map(put, abstract, argument)
 
     def put(shape: jax.ShapeDtypeStruct, array: Any) -> jax.Array:
         return jax.make_array_from_process_local_data(shape.sharding, array, shape.shape)
 
     with (
         _checked(config, source, parts, attempt, start) as reading,
-        _ahead(gathered(reading), lambda call: jax.tree.map(put, abstract, call), waiting) as whole,
+        _ahead(map(placed, gathered(reading)), waiting) as arguments,
     ):
-        yield whole
+        yield arguments
 
 
 def stacked(batches: Iterable[Batch], size: int) -> Batch:
     """Stacks at most `size` batches [B, ...] into [size, B, ...], padded with zeros."""
-    whole: dict[str, np.ndarray] = {}
-    for index, batch in enumerate(batches):
-        for key, rows in batch.items():
-            whole.setdefault(key, np.zeros((size, *rows.shape), rows.dtype))[index] = rows
-    return whole
+    given = list(batches)
+    return {key: np.stack([each[key] for each in given] + [np.zeros_like(rows)] * (size - len(given))) for key, rows in given[0].items()}
 
 
 @contextlib.contextmanager
@@ -115,25 +101,21 @@ def _checked(config: Config, source: DataSource, parts: build.Parts, attempt: in
 
 
 @contextlib.contextmanager
-def _ahead(reading: Iterator[Item], place: Callable[[Item], Placed], waiting: Waiting) -> Iterator[Iterator[Placed]]:
-    """Prefetches items: a thread reads and places the next one while the device works. The thread ends on exit.
+def _ahead(items: Iterator[Any], waiting: Waiting) -> Iterator[Iterator[Any]]:
+    """Prefetches items: a thread computes the next one while the device works. The thread ends on exit.
 
     The `with` block owns the thread, not the iterator: a generator might be garbage-collected in the thread, which cannot join itself.
     """
 
-    def following() -> Placed | None:
-        item = next(reading, None)
-        return None if item is None else place(item)
-
-    def items() -> Iterator[Placed]:
-        coming = thread.submit(following)
+    def prefetched() -> Iterator[Any]:
+        coming = thread.submit(next, items, None)
         while True:
             with waiting():
-                placed = coming.result()
-            if placed is None:
+                item = coming.result()
+            if item is None:
                 return
-            coming = thread.submit(following)
-            yield placed
+            coming = thread.submit(next, items, None)
+            yield item
 
     with futures.ThreadPoolExecutor(1, "feed") as thread:
-        yield items()
+        yield prefetched()

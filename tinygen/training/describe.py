@@ -3,7 +3,7 @@
 import collections
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -38,30 +38,24 @@ def main(config: Config) -> int:
     parts = build.parts(config, source.codec)
     check_batch_size(config, parts.layout)
     program = make_program(config_lib.change(config, dict(train=dict(steps_per_call=1))), parts)
-    abstract, batch = program.abstract, program.argument
-    check_programs(config, parts, abstract)
+    check_programs(config, parts, program.abstract)
     console = Console(width=None if Console().is_terminal else 120)
     show = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes_of(batch)}"]))
-    console.print(parameters(abstract.params))
+    shapes = ", ".join(f"{key} {leaf.dtype}{list(leaf.shape)}" for key, leaf in program.argument.items())
+    show("\n  ".join([f"data {config.data.name}", *source.about(), f"a batch: {shapes}"]))
+    console.print(parameters(program.abstract.params))
     traced = program.traced()
     counted = products_of(traced.jaxpr)
-    show("\n".join([work(config.batch_size, counted), *filling(config.model.get("patch", 1), source.codec.spec.get("x"))]))
+    operations = [f"{si(flops(counted) / num)}FLOPs per {what}" for what, num in {"step": 1, "example": config.batch_size}.items()]
+    said = f"{', '.join(operations)}: matrix products, forward and backward"
+    show("\n".join([said, *filling(config.model.get("patch", 1), source.codec.spec.get("x"))]))
     with Console(stderr=True).status("compiling the training step"):
-        taken = footprint.measure(traced.lower().compile(), parts.layout, abstract)
+        taken = footprint.measure(traced.lower().compile(), parts.layout, program.abstract)
     console.print(partition(taken))
-    show("\n".join([*rates(config), *taken.lines(), *advice(config, parts.layout.batch_multiple, abstract.params, counted)]))
-    return 0
-
-
-def rates(config: Config) -> list[str]:
-    """The learning rates of a run, with warnings."""
     steps, keys = config.train.steps, build.schedule_keys(config)
-    return [optim.outlook(0, steps, 0, **keys), *(f"  warning: {line}" for line in optim.oddities(0, steps, 0, **keys))]
-
-
-def shapes_of(batch: Mapping[str, jax.ShapeDtypeStruct]) -> str:
-    return ", ".join(f"{key} {leaf.dtype}{list(leaf.shape)}" for key, leaf in batch.items())
+    rates = [optim.outlook(0, steps, 0, **keys), *(f"  warning: {line}" for line in optim.oddities(0, steps, 0, **keys))]
+    show("\n".join([*rates, *taken.lines(), *advice(config, parts.layout.batch_multiple, program.abstract.params, counted)]))
+    return 0
 
 
 def parameters(params: Any) -> Table:
@@ -72,12 +66,18 @@ def parameters(params: Any) -> Table:
         rows[name][0] += 1
         rows[name][1] += math.prod(leaf.shape)
     total = store.count(params)
-    table = Table(title=f"{total:,} parameters", title_justify="left", box=None, pad_edge=False)
-    table.add_column("module")
-    for heading in ("arrays", "parameters", "share"):
-        table.add_column(heading, justify="right")
+    table = headed(f"{total:,} parameters", "module", "arrays", "parameters", "share")
     for name, (leaves, elements) in rows.items():
         table.add_row(name, f"{leaves}", f"{elements:,}", f"{elements / total:.1%}")
+    return table
+
+
+def headed(title: str, first: str, *others: str) -> Table:
+    """An empty table. first, others: headings of columns; the others are aligned to the right"""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for heading in others:
+        table.add_column(heading, justify="right")
     return table
 
 
@@ -86,11 +86,6 @@ def module_of(path: str) -> str:
     names = ["*" if name.isdigit() else name for name in path.split("/")]
     depth = 3 if "*" in names[:2] else 1
     return "/".join(names[: min(depth, max(1, len(names) - 1))])
-
-
-def work(batch_size: int, counted: Products) -> str:
-    operations = flops(counted)
-    return f"{si(operations)}FLOPs per step, {si(operations / batch_size)}FLOPs per example: matrix products, forward and backward"
 
 
 def filling(patch: int, x: Field | None) -> list[str]:
@@ -106,10 +101,8 @@ def filling(patch: int, x: Field | None) -> list[str]:
 
 def partition(taken: Footprint) -> Table:
     """The sharding of each leaf, one row for equal blocks; EMA and moments are sharded like their parameters."""
-    table = Table(title="sharding of the leaves; EMA and moments like their parameters", title_justify="left", box=None, pad_edge=False)
-    table.add_column("leaf", overflow="fold")
-    for heading in ("leaves", "shape", "split by", "a device"):
-        table.add_column(heading, justify="right")
+    title = "sharding of the leaves; EMA and moments like their parameters"
+    table = headed(title, "leaf", "leaves", "shape", "split by", "per device")
     for group in taken.groups:
         axes = taken.axes(group)
         spec = ", ".join(axis or "-" for axis in axes) if any(axes) else "whole"

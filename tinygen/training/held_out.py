@@ -11,7 +11,7 @@ from tinygen.config import Config
 from tinygen.data.source import DataSource
 from tinygen.objectives.metrics import finalise
 from tinygen.rng import stream
-from tinygen.train_step import Metrics, TrainState, Tree, make_eval_step
+from tinygen.train_step import Metrics, Tree, merge
 
 
 class Interrupted(Exception):
@@ -20,12 +20,12 @@ class Interrupted(Exception):
 
 def held_out_step(config: Config, parts: build.Parts) -> Any:
     """The jitted (weights, buffers, batch, batch index) -> metrics, for batches of `held_out_size` examples."""
-    eval_step = make_eval_step(parts.graphdef, parts.objective)
 
-    def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
-        return eval_step(weights, buffers, batch, jax.random.fold_in(stream(config.seed, "eval"), index))
+    def evaluate(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
+        key = jax.random.fold_in(stream(config.seed, "eval"), index)
+        return parts.objective.loss(merge(parts.graphdef, weights, buffers), batch, key, train=False)[1]
 
-    return jax.jit(numbered, out_shardings=parts.layout.replicated)
+    return jax.jit(evaluate, out_shardings=parts.layout.replicated)
 
 
 def held_out_size(config: Config, parts: build.Parts) -> int:
@@ -59,22 +59,3 @@ def make_held_out(
         return finalise({name: (total, weight) for name, (total, weight) in totals.items()}, parts.objective)
 
     return held_out
-
-
-def make_evaluation(
-    config: Config, source: DataSource, parts: build.Parts, **options: Any
-) -> Callable[[TrainState], dict[str, float] | None]:
-    """state -> held-out metrics: `eval_*` of the raw weights, `eval_ema_*` of the averaged ones; None if interrupted.
-
-    options: `step` and `unwanted`, as in `make_held_out`
-    """
-    held_out = make_held_out(config, source, parts, **options)
-
-    def evaluate(state: TrainState) -> dict[str, float] | None:
-        try:
-            raw, averaged = held_out(state.params, state.buffers), held_out(state.ema, state.buffers)
-        except Interrupted:
-            return None
-        return {f"eval_{name}": value for name, value in raw.items()} | {f"eval_ema_{name}": value for name, value in averaged.items()}
-
-    return evaluate

@@ -14,9 +14,8 @@ from tinygen.errors import UserError
 from tinygen.system.runtime import StopSignal
 from tinygen.train_step import TrainState
 from tinygen.training.batches import calls, device_calls
-from tinygen.training.cadence import CHECKPOINT, cadences
 from tinygen.training.nonfinite import RollBack
-from tinygen.training.periodic import Outcome, Periodic
+from tinygen.training.periodic import CHECKPOINT, Outcome, Periodic, cadences
 from tinygen.training.setup import Run, state_at
 from tinygen.training.step_log import StepLog, Taken
 from tinygen.workdir import manifest
@@ -130,15 +129,12 @@ def between_steps(loop: Loop, state: TrainState, step: int, leaving: bool) -> Be
     pending: list[str] = []
     better = False
     for work in loop.periodic:
-        if not work.due(step):
-            continue
-        outcome = None if leaving or pending else perform(loop, work, state, step)
-        if outcome is None:
-            pending.append(work.name)
-        if work.measures:
-            extra = {**(extra or {}), **(outcome.values if outcome else {})}
-        if ranked_best(loop, outcome, step):
-            better = loop.run.config.eval.best
+        if work.due(step):
+            outcome, best = (None, False) if leaving or pending else perform(loop, work, state, step)
+            pending += [] if outcome else [work.name]
+            better |= best and loop.run.config.eval.best
+            if work.measures:
+                extra = {**(extra or {}), **(outcome.values if outcome else {})}
     return Between(extra, pending, better)
 
 
@@ -146,34 +142,31 @@ def catch_up(loop: Loop, state: TrainState, start: int) -> bool:
     """Does the work that is pending in the checkpoint from which the run resumes. Returns whether there was any."""
     pending = loop.run.saves.pending(start) if start else []
     for work in loop.periodic:
-        outcome = perform(loop, work, state, start) if work.name in pending else None
-        ranked_best(loop, outcome, start)
-        if outcome is not None and outcome.values:
+        outcome, _ = perform(loop, work, state, start) if work.name in pending else (None, False)
+        if outcome and outcome.values:
             loop.log.record.complete(start, outcome.values)
     return bool(pending)
 
 
-def perform(loop: Loop, work: Periodic, state: TrainState, step: int) -> Outcome | None:
-    """Does the work and logs its previews. Returns the outcome; None if a signal interrupted it."""
+def perform(loop: Loop, work: Periodic, state: TrainState, step: int) -> tuple[Outcome | None, bool]:
+    """Does the work, logs its previews and ranks a scored state.
+
+    Returns (the outcome, None if a signal interrupted it; whether the state is the best so far).
+    """
     log = loop.log
     try:
         with log.record.aside(work.activity, state):
             outcome = work.run(state)
-            if outcome is not None and outcome.media:
+            if outcome and outcome.media:
                 log.record.preview(step, outcome.media)
     except (UserError, OSError) as error:
         if not work.optional or processes.count() > 1:
             raise
         logging.warning("no %s: %s. The run continues", work.name, error)
-        return Outcome()
-    return outcome
-
-
-def ranked_best(loop: Loop, outcome: Outcome | None, step: int) -> bool:
-    """Ranks a scored state. Returns whether it is the best so far."""
-    if outcome is None or outcome.rank is None or loop.log.guard.streak:  # nothing is saved during consecutive skips
-        return False
-    return loop.best.add(step, outcome.rank)
+        return Outcome(), False
+    if outcome is None or outcome.rank is None or log.guard.streak:  # nothing is saved during consecutive skips
+        return outcome, False
+    return outcome, loop.best.add(step, outcome.rank)
 
 
 def save(loop: Loop, state: TrainState, step: int, pending: Sequence[str] = ()) -> None:

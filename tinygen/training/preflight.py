@@ -5,10 +5,10 @@ import dataclasses
 import functools
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as ContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -31,12 +31,12 @@ from tinygen.pretrained import latents
 from tinygen.profiling.footprint import bytes_held, placed, si
 from tinygen.rng import stream
 from tinygen.sampling.draw import BATCH, sample_step
-from tinygen.sampling.preview import preview_size, preview_step
 from tinygen.system import limits
 from tinygen.train_step import TrainState, Tree, merge
 from tinygen.training import warm_start
-from tinygen.training.held_out import held_out_size, held_out_step
-from tinygen.training.program import batch_shapes, held_out_shapes, make_program
+from tinygen.training.held_out import held_out_size
+from tinygen.training.periodic import PREVIEW, programs
+from tinygen.training.program import batch_shapes, make_program
 from tinygen.training.setup import codec_so_far
 from tinygen.workdir import places
 from tinygen.workdir.writers import check_writers
@@ -84,9 +84,8 @@ def check_batch_size(config: Config, layout: Layout) -> None:
     """Raises UserError if the batch does not split evenly over the devices."""
     micro, multiple = config.batch_size // config.optim.accumulate, layout.batch_multiple
     if micro % multiple:
-        what = f"config.batch_size={config.batch_size}" + (
-            f" / optim.accumulate={config.optim.accumulate}" if config.optim.accumulate > 1 else ""
-        )
+        parts = config.optim.accumulate
+        what = f"config.batch_size={config.batch_size}" + (f" / optim.accumulate={parts}" if parts > 1 else "")
         raise UserError(f"{what} is not a multiple of the {multiple} devices of mesh.data x mesh.fsdp that split a batch")
 
 
@@ -155,30 +154,19 @@ def check_programs(config: Config, parts: build.Parts, abstract: TrainState) -> 
                 return parts.objective.loss(merge(parts.graphdef, params, buffers), batch, stream(config.seed, "train"), train=True)
 
             jax.eval_shape(loss, abstract.params, abstract.buffers, batch_shapes(parts, config.batch_size))
-        if config.train.eval_every:
-            with fitting("the evaluation"):
-                batch = held_out_shapes(parts, held_out_size(config, parts))
-                jax.eval_shape(held_out_step(config, parts), abstract.ema, abstract.buffers, batch, 0)
-        shown = {}
-        if config.train.preview_every:
-            with fitting("the preview"):
-                batch = held_out_shapes(parts, preview_size(config, parts))
-                drawing = preview_step(config, parts)
-                shown = jax.eval_shape(drawing, abstract.params, abstract.ema, abstract.buffers, batch)
-            check_pictures(config, shown, codec)
+        results = {}
+        for name, (step, given, rest) in programs(config, parts, abstract).items():
+            with fitting(f"the {name}"):
+                results[name] = jax.eval_shape(step, *given, *rest)
+    shown: Mapping[str, Preview] = results.get(PREVIEW, {})
+    if unseen := [name for name, item in shown.items() if item.medium is None and not codec.medium.sheet_suffix]:
+        raise UserError(
+            f"config.objective.name={config.objective.name} previews {unseen[0]!r} of config.data.name={config.data.name}, "
+            f"whose kind {codec.medium.name!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
+        )
     drawn_alike = "samples" in shown and not config_lib.difference(config, config_lib.change(config, EVERYWHERE))
     if parts.objective.generates and not drawn_alike:  # tracing takes a second
         check_sampling(config, codec, abstract, fitting)
-
-
-def check_pictures(config: Config, shown: Mapping[str, Preview], codec: Codec) -> None:
-    """Raises UserError for a preview that the medium cannot show."""
-    for name, item in shown.items():
-        if item.medium is None and not codec.medium.sheet_suffix:
-            raise UserError(
-                f"config.objective.name={config.objective.name} previews {name!r} of config.data.name={config.data.name}, "
-                f"whose kind {codec.medium.name!r} has no picture.\nGive another of the two, or draw none: config.train.preview_every=0."
-            )
 
 
 def check_sampling(config: Config, codec: Codec, abstract: TrainState, fitting: Callable[[str], ContextManager]) -> None:
@@ -198,11 +186,12 @@ def _together(config: Config, objective: Any, what: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        frame = _innermost(error.__traceback__)
-        if frame.tb_frame.f_globals.get("__name__") not in {each.__module__ for each in type(objective).__mro__}:
+        frames = [(frame.f_globals.get("__name__", ""), frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        module, frame, line = [each for each in frames if each[0].partition(".")[0] not in FOREIGN][-1]
+        if module not in {each.__module__ for each in type(objective).__mro__}:
             raise
         names = " and ".join(f"config.{section}.name={config[section].name}" for section in ("data", "model", "objective"))
-        where = f"{Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
+        where = f"{Path(frame.f_code.co_filename).name}, line {line}"
         said = next(iter(str(error).splitlines()), "")[:200]  # JAX writes more lines, about tracebacks
         reason = f"{type(error).__name__}: {said}{_hint(error)}"
         raise UserError(f"{names} do not go together: {what} fails in {where}.\n{reason}") from error
@@ -212,24 +201,10 @@ def _hint(error: Exception) -> str:
     """A hint at the interface of a denoiser, if the error looks like a violation of it."""
     fields = {field.name for field in dataclasses.fields(Output)}
     if isinstance(error, AttributeError) and error.name in fields and not isinstance(error.obj, Output):
-        return f". A denoiser returns tinygen.nn.layers.Output(pred), not {_kind(error.obj)}"
+        kind = "a bare array" if isinstance(error.obj, jax.Array) else repr(type(error.obj).__name__)
+        return f". A denoiser returns tinygen.nn.layers.Output(pred), not {kind}"
     if isinstance(error, TypeError) and re.search(r"__call__\(\) missing .*'t'", str(error)):
         return ". The model is a denoiser, and this objective trains none"
     if isinstance(error, TypeError) and "__call__() " in str(error):
         return ". A denoiser's __call__ takes (x, t, *, cond, rngs=None), for MeanFlow (x, t, r, *, cond, rngs=None)"
     return ""
-
-
-def _kind(value: object) -> str:
-    return "a bare array" if isinstance(value, jax.Array) else f"{type(value).__name__!r}"
-
-
-def _innermost(traceback: TracebackType | None) -> TracebackType:
-    """The deepest frame in tinygen's or the user's code."""
-    found = traceback
-    while traceback is not None:
-        if traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in FOREIGN:
-            found = traceback
-        traceback = traceback.tb_next
-    assert found is not None
-    return found

@@ -59,14 +59,15 @@ def make_program(config: Config, parts: build.Parts) -> Program:
     function: Callable[..., Any] = make_train_step(
         parts.graphdef, parts.objective, tx, schedule, seed=config.seed, ema_decay=config.ema.decay, accumulate=config.optim.accumulate
     )
-    several = config.train.steps_per_call > 1
+    if config.train.steps_per_call > 1:
+        function = make_train_steps(function)
     return Program(
         layout=layout,
         init=functools.partial(init_state, parts.create, tx, config.seed),
         abstract=abstract,
         shardings=shardings,
-        step=jax.jit(make_train_steps(function) if several else function, donate_argnums=0, out_shardings=(shardings, layout.replicated)),
-        argument=call_shapes(config, parts) if several else batch_shapes(parts, config.batch_size),
+        step=jax.jit(function, donate_argnums=0, out_shardings=(shardings, layout.replicated)),
+        argument=argument_shapes(config, parts),
     )
 
 
@@ -81,14 +82,13 @@ def held_out_shapes(parts: build.Parts, size: int) -> dict[str, jax.ShapeDtypeSt
     return batch_shapes(parts, size) | {"weight": jax.ShapeDtypeStruct((size,), "float32", sharding=parts.layout.batch)}
 
 
-def call_shapes(config: Config, parts: build.Parts) -> Call:
-    """Shapes of the batches of one call, each split like a single batch."""
-    layout = parts.layout
+def argument_shapes(config: Config, parts: build.Parts) -> Any:
+    """Shapes of the step's second argument: a batch, or a `Call` whose batches are each split like a single one."""
+    layout, most, batch = parts.layout, config.train.steps_per_call, batch_shapes(parts, config.batch_size)
+    if most == 1:
+        return batch
     split = NamedSharding(layout.mesh, PartitionSpec(None, *layout.batch.spec))
-    batches = {
-        key: jax.ShapeDtypeStruct((config.train.steps_per_call, *leaf.shape), leaf.dtype, sharding=split)
-        for key, leaf in batch_shapes(parts, config.batch_size).items()
-    }
+    batches = {key: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype, sharding=split) for key, leaf in batch.items()}
     return Call(jax.ShapeDtypeStruct((), "int32", sharding=layout.replicated), batches)
 
 

@@ -1,5 +1,6 @@
 """The set-up shared by `train` and `check`: the program, the initial state, the record, an overview of the data."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -95,12 +96,10 @@ def codec_so_far(config: Config, folder: epath.Path | None) -> Codec | None:
     """The codec of the run in that folder, or of its warm start, if tokens must keep their meaning; otherwise None."""
     if not (config.text.tokens or "tokenizer" in config.data):
         return None
-    saved = [(folder, step) for step in reversed(store.saved_steps(folder))] if folder else []
-    for workdir, step in saved:
-        try:
-            return Codec.from_json(store.item(workdir, step, "codec"))
-        except UserError:  # a damaged checkpoint, which is set aside later
-            continue
+    if folder is not None:
+        for step in reversed(store.saved_steps(folder)):
+            with contextlib.suppress(UserError):  # a damaged checkpoint, which is set aside later
+                return Codec.from_json(store.item(folder, step, "codec"))
     return store.find(config.init.ckpt, option="config.init.ckpt").codec if config.init.ckpt else None
 
 
@@ -158,10 +157,8 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     batch = examples.take(indices)
     items = codec.medium.of_batch(batch, functools.partial(latents.to_medium, codec.domain))
     workdir.write(f"data.{codec.medium.sheet_suffix}", codec.medium.encode(codec.medium.overview(items)))
-    rows = [{"index": index} for index in indices.tolist()]
-    known = {"file": examples.names(indices), "caption": examples.captions(indices)}
-    known["label"] = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
-    for what, values in known.items():
-        for row, value in zip(rows, values, strict=False):
-            row |= {what: value} if value else {}
+    labels = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
+    about = {"file": examples.names(indices), "caption": examples.captions(indices), "label": labels}
+    known = {what: dict(zip(indices.tolist(), values, strict=False)) for what, values in about.items()}
+    rows = [{"index": each, **{what: found[each] for what, found in known.items() if found.get(each)}} for each in indices.tolist()]
     workdir.write("data.json", json.dumps(rows, indent=1) + "\n")

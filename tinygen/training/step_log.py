@@ -11,8 +11,8 @@ from absl import logging
 from tinygen.config import Config
 from tinygen.errors import UserError
 from tinygen.objectives.metrics import finalise
-from tinygen.training.cadence import due
 from tinygen.training.nonfinite import Guard, Spikes
+from tinygen.training.periodic import due
 from tinygen.workdir import manifest
 from tinygen.workdir.logger import RunLogger
 
@@ -44,9 +44,10 @@ class StepLog:
         if taken is None:
             return
         steps, guard = taken.steps, self.guard
-        left_out, failed = self._watch(taken)
-        sound = steps[: steps.index(failed) + 1] if guard.spent else steps
-        shown = {step for step in sound if self._is_due(step, taken)} | left_out.keys() | ({failed} if guard.spent else set())
+        left_out, sound = self._watch(taken)
+        failed = sound[-1] if guard.spent else 0
+        always = {1, self.config.train.steps, failed} | ({steps[-1]} if taken.extra is not None else set())
+        shown = {step for step in sound if step in always or due(step, self.config.train.log_every)} | left_out.keys()
         if not shown:
             return
         fetched = jax.device_get(taken.metrics)
@@ -58,23 +59,17 @@ class StepLog:
                 manifest.note(self.record.workdir, failed, "stopped", reason=str(end))
             raise end
 
-    def _watch(self, taken: Taken) -> tuple[dict[int, int], int]:
-        """({step: consecutive skips so far}, the step that failed last)."""
+    def _watch(self, taken: Taken) -> tuple[dict[int, int], range]:
+        """({step: consecutive skips so far}, the steps up to the one after which the run cannot continue)."""
         steps, metrics = taken.steps, taken.metrics
         counts, ratios, (total, weight) = jax.device_get((metrics["skipped"], metrics["update_ratio"], metrics["loss"]))
         left_out = self.guard.watch(steps, np.ravel(counts)[: len(steps)].tolist(), np.ravel(ratios)[: len(steps)].tolist())
-        failed = self.guard.spoilt or max(left_out, default=0)
-        sound = steps[: steps.index(failed) + 1] if self.guard.spent else steps
+        sound = steps[: steps.index(self.guard.spoilt or max(left_out)) + 1] if self.guard.spent else steps
         losses = dict(zip(steps, (np.ravel(total) / np.maximum(np.ravel(weight), 1e-12)).tolist(), strict=False))
         for step, (loss, median) in self.spikes({step: losses[step] for step in sound if step not in left_out}).items():
             logging.warning("step %d: the loss is %.4g, where it was about %.4g: a spike", step, loss, median)
             manifest.note(self.record.workdir, step, "spike", loss=loss, median=median)
-        return left_out, failed
-
-    def _is_due(self, step: int, taken: Taken) -> bool:
-        train = self.config.train
-        measured = taken.extra is not None and step == taken.steps[-1]
-        return measured or step in (1, train.steps) or due(step, train.log_every)
+        return left_out, sound
 
     def _line(self, step: int, fetched: Any, taken: Taken, left_out: Mapping[int, int]) -> dict[str, Any]:
         """One line of metrics.jsonl."""

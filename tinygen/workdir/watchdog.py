@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NamedTuple, Self
 
+from tinygen.errors import duration
+
 DEVICE = "the device"
 HINTS = {
     "data": "Is the folder's disk or network slow?",
@@ -78,7 +80,7 @@ class Watchdog:
         now = time.monotonic()
         self._mark = Mark(number, now, self._mark.doing, now)
         if (stalled := self._stalled) is not None:
-            self._resumed = f"step {number} after a stall of {spoken(now - stalled.moved)}"
+            self._resumed = f"step {number} after a stall of {duration(now - stalled.moved)}"
             self._stalled = None
             self._woken.set()
 
@@ -118,7 +120,7 @@ class Watchdog:
         since = time.strftime("%H:%M", time.localtime(time.time() - (now - mark.moved)))
         where = place(sys._current_frames().get(self._watched))
         doing = mark.doing if mark.doing.partition(" ")[0].endswith("ing") else f"waiting for {mark.doing}"
-        said = f"no step for {spoken(now - mark.stepped)} {after}: {doing} since {since}{where and f', in {where}'}"
+        said = f"no step for {duration(now - mark.stepped)} {after}: {doing} since {since}{where and f', in {where}'}"
         return " ".join(filter(None, [f"{said}.", HINTS.get(mark.doing)]))
 
 
@@ -131,10 +133,3 @@ def place(frame: FrameType | None) -> str:
             found.append(f"{os.path.relpath(path, os.path.dirname(HERE))}:{frame.f_lineno}")
         frame = frame.f_back
     return ", ".join(found)
-
-
-def spoken(seconds: float) -> str:
-    """A duration in a suitable unit: 40 seconds, 14 minutes, 3.5 hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

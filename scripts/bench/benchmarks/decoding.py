@@ -12,7 +12,6 @@ from benchmarks import gpt_step, turns
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.rng import example_keys, stream
-from tinygen.sampling.text import generating
 from tinygen.train_step import merge, split
 
 
@@ -26,7 +25,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
     length = config.data.length
     config = config_lib.change(config, dict(objective=dict(new_tokens=length)))
     parts = build.parts(config, gpt_step.codec_of(vocabulary, length))
-    graphdef, objective = parts.graphdef, generating(parts)
+    graphdef, objective = parts.graphdef, parts.objective
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
     # Blocks are initialised to the identity: noise makes each token depend on all previous ones.
     noise = iter(jax.random.split(stream(config.seed, "train"), len(jax.tree.leaves(params))))

@@ -39,7 +39,7 @@ def measure(recipe: str, steps: int) -> dict[str, Any]:
     config = config_lib.change(config, dict(train=quiet, optim=dict(decay_steps=config.optim.decay_steps or config.train.steps)))
     source = build.data_source(config)
     parts = build.parts(config, source.codec)
-    with feed.device_batches(config, source, parts, 0, 0) as batches:
+    with feed.device_calls(config, source, parts, 0, 0) as batches:
         batch = next(batches)
     bare: list[float] = []
     loop: list[float] = []

@@ -244,4 +244,4 @@ def test_on_no_terminal_a_line_from_time_to_time_says_how_far_it_is(pictures, us
     features(pictures()[0], using)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("features: 4 of 40, ")
-    assert lines[-1].endswith(" per second, 0 min left")
+    assert lines[-1].endswith(" per second, 0 s left")

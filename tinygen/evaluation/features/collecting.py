@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tinygen.distributed import processes
+from tinygen.errors import duration
 from tinygen.evaluation.features.extraction import Extractor, extract
 from tinygen.evaluation.features.feature_file import FeatureFile
 from tinygen.evaluation.features.network import Network
@@ -154,6 +155,6 @@ def _bar(what: str, start: int, num: int) -> Iterator[Callable[[int], None]]:
             if not console.is_terminal and now - said > PAUSE:
                 said, rate = now, (done - start) / (now - began)
                 if processes.leads():
-                    say(f"{what}: {done:,} of {num:,}, {rate:.3g} per second, {(num - done) / rate / 60:.0f} min left", error=True)
+                    say(f"{what}: {done:,} of {num:,}, {rate:.3g} per second, {duration((num - done) / rate)} left", error=True)
 
         yield advance
