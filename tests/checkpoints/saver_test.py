@@ -16,7 +16,7 @@ from tinygen import train
 from tinygen.checkpoints import checksums, store
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
-from tinygen.training import held_out
+from tinygen.training import periodic
 from tinygen.workdir import logger
 from tinygen.workdir.files import folder
 
@@ -190,13 +190,13 @@ def test_a_signal_during_an_evaluation_leaves_at_once_and_the_evaluation_is_made
     train.main(config, str(tmp_path / "straight"))
     workdir = tmp_path / "run"
     with monkeypatch.context() as patch:
-        original = held_out.make_held_out
+        original = periodic.make_held_out
 
         def make(*arguments, **options):
             evaluated = original(*arguments, **options)
             return lambda *weights: [os.kill(os.getpid(), signal.SIGTERM), evaluated(*weights)][1]
 
-        patch.setattr(held_out, "make_held_out", make)
+        patch.setattr(periodic, "make_held_out", make)
         assert train.main(config, str(workdir)) == 143
     assert store.saved_steps(epath.Path(workdir)) == [10]
     assert "eval_loss" not in metrics_of(workdir)[-1]

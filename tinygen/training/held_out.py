@@ -21,11 +21,11 @@ class Interrupted(Exception):
 def held_out_step(config: Config, parts: build.Parts) -> Any:
     """The jitted (weights, buffers, batch, batch index) -> metrics, for batches of `held_out_size` examples."""
 
-    def evaluate(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
+    def numbered(weights: Tree, buffers: Tree, batch: Mapping[str, jax.Array], index: jax.Array) -> Metrics:
         key = jax.random.fold_in(stream(config.seed, "eval"), index)
         return parts.objective.loss(merge(parts.graphdef, weights, buffers), batch, key, train=False)[1]
 
-    return jax.jit(evaluate, out_shardings=parts.layout.replicated)
+    return jax.jit(numbered, out_shardings=parts.layout.replicated)
 
 
 def held_out_size(config: Config, parts: build.Parts) -> int:
