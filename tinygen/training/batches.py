@@ -79,8 +79,11 @@ def device_calls(
 
 def stacked(batches: Iterable[Batch], size: int) -> Batch:
     """Stacks at most `size` batches [B, ...] into [size, B, ...], padded with zeros."""
-    given = list(batches)
-    return {key: np.stack([each[key] for each in given] + [np.zeros_like(rows)] * (size - len(given))) for key, rows in given[0].items()}
+    whole: dict[str, np.ndarray] = {}
+    for index, batch in enumerate(batches):
+        for key, rows in batch.items():
+            whole.setdefault(key, np.zeros((size, *rows.shape), rows.dtype))[index] = rows
+    return whole
 
 
 @contextlib.contextmanager
