@@ -137,7 +137,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     check_time(config, objective)
     facts |= {"needs_jvp": objective.needs_jvp, "inputs": objective.inputs, "head": objective.head}
     facts |= {key: config[key] for key in ("attention", "remat", "scan")}
-    check_arguments(config, codec)
+    check_arguments(config, codec, objective)
 
     def create(rngs: nnx.Rngs) -> nnx.Module:
         return _made(MODELS, "model", config, {**facts, "rngs": rngs})
@@ -181,12 +181,14 @@ def check_time(config: Config, objective: Objective) -> None:
         raise UserError(f"config.model.time_scale={scale}: {wanted}")
 
 
-def check_arguments(config: Config, codec: Codec) -> None:
-    """Raises UserError for a condition that the model does not take, and for keys that it does not have, which would have no effect."""
+def check_arguments(config: Config, codec: Codec, objective: Objective) -> None:
+    """Raises UserError for a condition or a second head that the model does not have, and for keys without effect on it."""
     arguments = inspect.signature(_row(MODELS, "model", config).__init__).parameters
     for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
         if config[key] != off and key not in arguments:
             raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")
+    if objective.head and "head" not in arguments:
+        raise UserError(f"objective {config.objective.name!r} needs a second prediction, and model {config.model.name!r} has none (head)")
     for each in codec.conditions:
         if each.fact and each.fact not in arguments:
             raise UserError(each.unread(config.model.name))

@@ -11,6 +11,7 @@ from flax import nnx
 from benchmarks import gpt_step, turns
 from tinygen import build
 from tinygen import config as config_lib
+from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.rng import example_keys, stream
 from tinygen.train_step import merge, split
 
@@ -26,6 +27,7 @@ def measure(recipe: str, settings: Sequence[str], vocabulary: int, num: int, rou
     config = config_lib.change(config, dict(objective=dict(new_tokens=length)))
     parts = build.parts(config, gpt_step.codec_of(vocabulary, length))
     graphdef, objective = parts.graphdef, parts.objective
+    assert isinstance(objective, Autoregressive)
     params, buffers = split(parts.create(nnx.Rngs(stream(config.seed, "init"))))[1:]
     # Blocks are initialised to the identity: noise makes each token depend on all previous ones.
     noise = iter(jax.random.split(stream(config.seed, "train"), len(jax.tree.leaves(params))))
