@@ -26,6 +26,8 @@ def test_names_need_not_be_strings():
     assert "known: 1, 2" in str(unknown("size", 7, [2, 1]))
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.123, "0.12 s"), (0, "0 s"), (99, "99 s"), (600, "10 min"), (9000, "2.5 h")])
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.123, "0.12 s"), (0, "0 s"), (99, "99 s"), (99.6, "2 min"), (600, "10 min"), (9000, "2.5 h")]
+)
 def test_a_duration_is_written_in_its_unit(seconds, said):
     assert duration(seconds) == said

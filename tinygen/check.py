@@ -86,7 +86,7 @@ class Checks:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise UserError(f"check of {name}: out of device memory. Change {STEP_CURE}.") from error
-        self.say(f"{name:<20} {time.perf_counter() - began:5.1f} s  {'; '.join(found)}")
+        self.say(f"{name:<22} {time.perf_counter() - began:5.1f} s  {'; '.join(found)}")
 
     def say(self, line: str) -> None:
         self.console.print(printable(line.rstrip()), markup=False, highlight=False, soft_wrap=True)

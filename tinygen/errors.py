@@ -67,6 +67,6 @@ def duration(seconds: float) -> str:
     >>> [duration(seconds) for seconds in (0.123, 40, 600, 9000)]
     ['0.12 s', '40 s', '10 min', '2.5 h']
     """
-    if seconds < 100:
+    if seconds < 99.5:
         return f"{seconds:.2g} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

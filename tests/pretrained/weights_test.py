@@ -236,12 +236,15 @@ def test_a_file_with_any_byte_changed_gives_arrays_or_is_refused_in_one_line(for
         (pickle.dumps({"a": 1}), "torn, or none of"),
         (b"\x10\0\0\0\0\0\0\0{not json at all}", "damaged"),
         (b"\x3e\0\0\0\0\0\0\0" + b'{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}    ' + b"\0", "its a is of type F8_E4M3"),
-        (as_zip(pickle.dumps({"a": 1}, 2)), "it holds something else than tensors by name"),
-        (as_zip(pickle.dumps([], 2)), "it holds something else than tensors by name"),
+        (as_zip(pickle.dumps({"a": 1}, 2)), "it does not hold tensors by name"),
+        (as_zip(pickle.dumps([], 2)), "it does not hold tensors by name"),
         (as_stream(pickle.dumps({}, 2), little=False), "its numbers are big-endian"),
         (as_zip(b"(" * 110_000), "more than 100,000 instructions"),  # each a mark, under which a stack is kept
+        # a key of tuples within tuples, each twice the one before: hashing it would take 2^40 steps
+        (as_zip(b"\x80\x02}K\x01q\x00" + b"h\x00\x86q\x00" * 40 + b"Ns."), "damaged, or not one of tensors"),
+        (as_zip(b"\x80\x02}K\x01" + b"\x85" * 90_000 + b"Ns."), "damaged, or not one of tensors"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_what_is_no_file_of_weights_is_refused_in_one_line(data, said, tmp_path):
     with pytest.raises(UserError) as caught:

@@ -112,7 +112,7 @@ EVAL_FID = (
     ),
     Flag(BOOLEAN, "force", False, "Score even too few samples; the distance, biased upwards, is then called fd_inception."),
     Flag(REPEATED, "grid", [], "Score every combination of settings and plot them: --grid guidance=1,1.5,2 nfe=4,25."),
-    Flag(REPEATED, "compare", [], "Compare the newest scores of two workdirs or --out files; other protocols are refused: A B."),
+    Flag(REPEATED, "compare", [], "Compare the newest scores of two workdirs or --out files, A and B; different protocols are refused."),
     Flag(STRING, "out", None, "File to append scores to, or a folder for eval.jsonl. Default: the run's workdir, if any."),
     Flag(LIST, "allow", [], "Protocol fields that may differ in --compare."),
 )

@@ -68,7 +68,7 @@ def lines(place: str) -> list[dict[str, Any]]:
         raise UserError(f"--compare {place}: {path}: {error.strerror}") from error
     if found := [line for line in reversed(objects) if line and isinstance(line.get("protocol"), dict)]:
         return found[:NEWEST]
-    raise UserError(f"--compare {place}: {path} holds no score with a protocol: tinygen eval-fid writes such")
+    raise UserError(f"--compare {place}: {path} holds no score with a protocol; tinygen eval-fid writes them")
 
 
 def record(place: str) -> epath.Path:

@@ -1,13 +1,12 @@
 """Reads a dict of tensors written by `torch.save`, without PyTorch and without executing code from the file.
 
 Supports both formats: the zip archive, and the older stream of pickles followed by raw storages. A pickle is a program for a stack
-machine that can call any function by name. Here its instructions are checked first, and only dicts and tensors can be created.
+machine that can call any function by name. This interpreter supports only the few instructions that dicts of tensors need; names are
+never resolved, and calls other than creating a dict or a tensor are refused.
 """
 
-import functools
 import io
 import math
-import pickle
 import pickletools
 import struct
 import zipfile
@@ -20,20 +19,28 @@ import numpy as np
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older format
 STREAM = 1001  # the only version of that format, its second pickle
 
-OPCODES = {
-    "PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "GLOBAL",
-    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS",
-    "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "BINPERSID", "REDUCE", "BUILD",
-}  # fmt: skip
 MOST = 100_000  # maximum instructions of a pickle; the public file has a few thousand
 DIMENSIONS = 64  # maximum dimensions of a tensor, as in PyTorch
 
 DTYPES = {
-    "DoubleStorage": np.dtype("<f8"), "FloatStorage": np.dtype("<f4"), "HalfStorage": np.dtype("<f2"),
+    "DoubleStorage": np.dtype("<f8"),
+    "FloatStorage": np.dtype("<f4"),
+    "HalfStorage": np.dtype("<f2"),
     "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
-    "LongStorage": np.dtype("<i8"), "IntStorage": np.dtype("<i4"), "ShortStorage": np.dtype("<i2"), "CharStorage": np.dtype("i1"),
-    "ByteStorage": np.dtype("u1"), "BoolStorage": np.dtype("?"),
-}  # fmt: skip
+    "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+    "ShortStorage": np.dtype("<i2"),
+    "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"),
+    "BoolStorage": np.dtype("?"),
+}
+
+
+class Name(NamedTuple):
+    """A function or class named in a pickle, never resolved."""
+
+    module: str
+    name: str
 
 
 class Storage(NamedTuple):
@@ -71,8 +78,12 @@ def read_zip(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
     if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
         raise ValueError("its numbers are big-endian")
     tensors = state(interpret(io.BytesIO(archive.read(f"{root}data.pkl"))))
-    data = functools.cache(lambda key: archive.read(f"{root}data/{key}"))
-    return arrays(tensors, lambda storage: np.frombuffer(data(storage.key), storage.dtype, storage.size))
+    storages: dict[str, bytes] = {}
+    for tensor in tensors.values():
+        key = tensor.storage.key
+        if key not in storages:
+            storages[key] = archive.read(f"{root}data/{key}")
+    return arrays(tensors, lambda storage: np.frombuffer(storages[storage.key], storage.dtype, storage.size))
 
 
 def is_stream(data: bytes) -> bool:
@@ -102,7 +113,7 @@ def read_stream(data: bytes) -> dict[str, np.ndarray]:
 
 def state(value: Any) -> dict[str, Tensor]:
     if not isinstance(value, dict) or not all(isinstance(key, str) and isinstance(each, Tensor) for key, each in value.items()):
-        raise ValueError("it holds something else than tensors by name")
+        raise ValueError("it does not hold tensors by name")
     return value
 
 
@@ -112,54 +123,91 @@ def arrays(tensors: dict[str, Tensor], numbers: Callable[[Storage], np.ndarray])
 
 def interpret(file: io.BytesIO) -> Any:
     """Reads the pickle at the file's position and advances past it. Raises ValueError for a pickle that would execute code."""
-    start = file.tell()
+    stack: list[Any] = []
+    below: list[list[Any]] = []  # stacks below the marks
+    memo: dict[int, Any] = {}
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-        if number > MOST or (
-            opcode.name == "LONG_BINPUT" and int(argument or 0) > MOST
-        ):  # the unpickler's memo is as long as the largest index
+        if number > MOST:
             raise ValueError(f"its description takes more than {MOST:,} instructions")
-        if opcode.name not in OPCODES:
-            raise ValueError(f"its pickle has an instruction that tensors do not need ({opcode.name})")
-    file.seek(start)
-    return Unpickler(file, fix_imports=False).load()
+        match opcode.name:
+            case "PROTO":
+                pass
+            case "STOP":
+                return stack.pop()
+            case "MARK":
+                below.append(stack)
+                stack = []
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE":
+                stack.append(argument)
+            case "GLOBAL":
+                stack.append(Name(*str(argument).split(" ", 1)))
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}[opcode.name]
+                items = [stack.pop() for _ in range(count)]
+                stack.append(tuple(reversed(items)))
+            case "TUPLE":
+                items, stack = stack, below.pop()
+                stack.append(tuple(items))
+            case "EMPTY_LIST":
+                stack.append([])
+            case "APPEND":
+                item = stack.pop()
+                _of(list, stack[-1]).append(item)
+            case "APPENDS":
+                items, stack = stack, below.pop()
+                _of(list, stack[-1]).extend(items)
+            case "EMPTY_DICT":
+                stack.append({})
+            case "SETITEM":
+                item, key = stack.pop(), stack.pop()
+                _set(stack[-1], [key, item])
+            case "SETITEMS":
+                items, stack = stack, below.pop()
+                _set(stack[-1], items)
+            case "BINPUT" | "LONG_BINPUT":
+                memo[_of(int, argument)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[_of(int, argument)])
+            case "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_call(_of(Name, function), _of(tuple, arguments)))
+            case "BUILD":  # on a dict: PyTorch attaches module versions
+                stack.pop()
+                _of(dict, stack[-1])
+            case other:
+                raise ValueError(f"its pickle has an instruction that tensors do not need ({other})")
+    raise ValueError("its pickle has no end")
 
 
-class Unpickler(pickle.Unpickler):
-    """Resolves no names but those of dicts, tensors and storages, and storages only to their names."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        match module, name:
-            case "collections", "OrderedDict":
-                return Empty
-            case "torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2":
-                return _tensor
-            case "torch._utils", "_rebuild_parameter":
-                return _parameter
-            case "torch", kind if kind in DTYPES:
-                return kind
-        raise ValueError(f"its pickle would run {f'{module}.{name}'[:200]!r}")
-
-    def persistent_load(self, pid: Any) -> Storage:
-        """pid: ('storage', its class, its key, the device it was on, elements[, None: not a view of another])"""
-        match pid:
-            case ("storage", str(kind), str(key), str(), int(size), *view) if kind in DTYPES and size >= 0 and view in ([], [None]):
-                return Storage(DTYPES[kind], key, size)
-        raise ValueError("it refers to something else than a storage of numbers")
+def _of(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError("its pickle is damaged, or not one of tensors")
+    return value
 
 
-class Empty(dict[str, Any]):
-    """A dict that is created empty and drops the attributes PyTorch sets: of either, a small pickle could make many copies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def __setstate__(self, attributes: Any) -> None:
-        pass
+def _set(target: Any, items: list[Any]) -> None:
+    for key, item in zip(items[::2], items[1::2], strict=True):
+        _of(dict, target)[_of(str | int, key)] = item
 
 
-def _tensor(storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> Tensor:
-    return Tensor(storage, offset, shape, strides)
+def _storage(reference: Any) -> Storage:
+    """('storage', its class, its key, the device it was on, elements[, None: not a view of another])."""
+    match reference:
+        case ("storage", Name("torch", kind), str(key), str(), int(size), *view) if kind in DTYPES and size >= 0 and view in ([], [None]):
+            return Storage(DTYPES[kind], key, size)
+    raise ValueError("it refers to something other than a storage of numbers")
 
 
-def _parameter(tensor: Tensor, *_: Any) -> Tensor:
-    return tensor
+def _call(function: Name, arguments: tuple[Any, ...]) -> Any:
+    match tuple(function), arguments:
+        case ("collections", "OrderedDict"), ():
+            return {}
+        case ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2"), (Storage() as storage, offset, tuple(shape), tuple(strides), *_):
+            return Tensor(storage, offset, shape, strides)
+        case ("torch._utils", "_rebuild_parameter"), (Tensor() as tensor, *_):
+            return tensor
+    raise ValueError(f"its pickle would run {f'{function.module}.{function.name}'[:200]!r}")

@@ -112,7 +112,7 @@ def read(path: str, name: str) -> Run:
     run = Run(folder(path), name)
     found = {entry.name: entry for entry in run.folder.entries()}
     if not found.keys() & {*MARKS}:
-        raise UserError(f"--workdir={path} holds no run: it has none of {', '.join(MARKS)} ")
+        raise UserError(f"--workdir={path} holds no run: it has none of {', '.join(MARKS)}")
     run.settings = flatten(_object(run, "config.json"))
     run.manifest = _object(run, "manifest.json")
     if "metrics.jsonl" in found:
