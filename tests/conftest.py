@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import toy_network
 from absl import logging as absl_logging
 from etils import epath
 from flax import nnx
@@ -32,8 +33,6 @@ from tinygen.config.key import Key
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
 from tinygen.distributed.mesh import make_mesh
-from tinygen.evaluation.features.network import Network
-from tinygen.evaluation.features.resize import bicubic
 from tinygen.media import Array, Curve
 from tinygen.media.preview import Preview
 from tinygen.nn.layers import Linear
@@ -107,27 +106,9 @@ def classifier(tmp_path_factory):
     return workdir
 
 
-def toy_network(**changes):
-    """Eight features of 4x4 pixels, and three logits."""
-    numbers = np.random.default_rng(0)
-    weights = tuple(numbers.normal(size=shape).astype(np.float32) for shape in ((48, 8), (8, 3)))
-
-    def prepare(image):
-        return bicubic(image, (4, 4)).astype(np.float32) / 255
-
-    def apply(variables, x):
-        features = jnp.tanh(jnp.dot(x.reshape(len(x), -1), variables[0], precision="highest"))
-        return {"features": features, "logits": jnp.dot(features, variables[1], precision="highest")}
-
-    network = Network(
-        name="toy", distance="FD-toy", dim=8, preset="4x4", size=(4, 4), prepare=prepare, apply=apply, variables=weights, sha256="0" * 64,
-    )  # fmt: skip
-    return dataclasses.replace(network, **changes)
-
-
 @pytest.fixture(name="toy_network", scope="session")
 def toy_network_fixture():
-    return toy_network
+    return toy_network.make
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import score_digits
-from comparing import cells, picture, plan, runs
+from comparing import arguments, cells, picture, plan, runs
 
 from tinygen.cli.flags import DENOISING
 from tinygen.config import Config
@@ -78,18 +78,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=500,
         help="samples per cell; all are scored, the first ones shown (default: %(default)s)",
     )
-    parser.add_argument(
-        "--features",
-        help="compute the Fréchet distance in these features: efflite0, inception or a classifier's workdir",
-    )
-    parser.add_argument("--num", type=int, default=1000, help="samples per Fréchet distance (default: %(default)s)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a config key of all recipes, such as train.eval_every=0; repeatable",
-    )
+    arguments.add_scoring(parser, num=1000)
     return parser.parse_args(argv)
 
 

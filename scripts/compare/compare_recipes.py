@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from comparing import runs
+from comparing import arguments, runs
 
 from tinygen import config as config_lib
 from tinygen.cli import main as cli
@@ -106,18 +106,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="NAME[,NAME ...]", help="prefixes of the sweep entries to run (default: all)")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the runs")
     parser.add_argument("--seeds", default="0,1,2", help="seeds, separated by commas (default: %(default)s)")
-    parser.add_argument(
-        "--features",
-        help="compute the Fréchet distance in these features: efflite0, inception or a classifier's workdir",
-    )
-    parser.add_argument("--num", type=int, default=4500, help="samples per Fréchet distance (default: %(default)s)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a config key of all recipes, such as train.steps=100; repeatable",
-    )
+    arguments.add_scoring(parser, num=4500)
     return parser.parse_args(argv)
 
 
