@@ -258,7 +258,8 @@ def _manual(name: str, command: Command, values: flags.FlagValues) -> str:
     lines = [f"tinygen {name}: {command.summary}", "", f"  {command.usage}", "", "Flags:"]
     for flag_name in values:
         flag = values[flag_name]
-        default = "" if flag.default in (None, "", []) else f" (default: {str(flag.default).lower()})"
+        value = ",".join(flag.default) if isinstance(flag.default, list) else str(flag.default).lower()
+        default = "" if flag.default in (None, "", []) else f" (default: {value})"
         text = flag.help.partition(";\n")[0]  # absl adds a line for repeatable flags
         lines.append(f"  --{flag_name}: {text}{default}")
         if flag_name == "config":

@@ -66,11 +66,6 @@ def test_nothing_and_nothing_is_nothing():
     assert Moments.empty(3).merge(Moments.empty(3)).count == 0
 
 
-def test_without_takes_away_what_merge_has_added(features):
-    parts = [moments_of(part) for part in np.split(features, [250, 1300])]
-    assert_same(parts[0].merge(parts[1]).merge(parts[2]).without(parts[1]), parts[0].merge(parts[2]))
-
-
 def test_rows_can_be_chosen(features):
     rows = np.random.default_rng(1).permutation(2500)[:1500]
     assert_same(moments_of(features, rows), moments_of(features[rows]))

@@ -43,14 +43,6 @@ class Moments:
         between = np.outer(away, away) * (self.count * other.count / total)
         return Moments(total, self.mean + away * (other.count / total), self.scatter + other.scatter + between)
 
-    def without(self, other: "Moments") -> "Moments":
-        """The moments of the rows without those of `other`, a proper subset."""
-        left = self.count - other.count
-        mean = self.mean + (self.mean - other.mean) * (other.count / left)
-        away = other.mean - mean
-        between = np.outer(away, away) * (left * other.count / self.count)
-        return Moments(left, mean, self.scatter - other.scatter - between)
-
     @property
     def covariance(self) -> np.ndarray:
         """float64 [D, D], divided by count - 1 like np.cov. Raises UserError for fewer than two rows."""
