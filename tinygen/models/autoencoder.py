@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_positive
 from tinygen.models.classifier import Block
 from tinygen.nn.attention import Attention
 from tinygen.nn.convolution import Convolution, GroupNorm
@@ -33,9 +33,7 @@ class Autoencoder(nnx.Module):
         self, *, shape: Sequence[int], widths: Sequence[int], depth: int, latent: int, groups: int, precision: str, attention: str,
         needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        for key, value in dict(depth=depth, latent=latent, groups=groups).items():
-            if value < 1:
-                raise UserError(f"config.model.{key}={value} must be positive")
+        check_positive("model", depth=depth, latent=latent, groups=groups)
         if not 1 <= len(widths) <= 16 or any(width < 1 or width % groups for width in widths):
             raise UserError(f"config.model.widths={tuple(widths)} must be 1 to 16 multiples of config.model.groups={groups}")
         if len(shape) != 3:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_positive, check_share
 from tinygen.nn.convolution import Convolution, GroupNorm
 from tinygen.nn.layers import Linear, drop
 
@@ -42,11 +42,8 @@ class Classifier(nnx.Module):
         self, *, shape: Sequence[int], classes: int, width: int, stages: int, depth: int, groups: int, dropout: float, precision: str,
         rngs: nnx.Rngs,
     ):  # fmt: skip
-        for key, value in dict(width=width, stages=stages, depth=depth, groups=groups).items():
-            if value < 1:
-                raise UserError(f"config.model.{key}={value} must be positive")
-        if not 0 <= dropout < 1:
-            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        check_positive("model", width=width, stages=stages, depth=depth, groups=groups)
+        check_share("model", dropout=dropout)
         if len(shape) != 3:
             raise UserError(f"model classifier reads images [H, W, C], but the data's examples have shape {list(shape)}")
         if min(shape[:2]) < 2 ** (stages - 1) or stages > 16:

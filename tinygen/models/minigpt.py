@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, check_positive, check_share, unknown
 from tinygen.nn import causal_attention, layers, rope, stack
 from tinygen.nn.attention import LOWEST
 from tinygen.nn.causal_attention import Cache, CausalAttention
@@ -68,11 +68,8 @@ class MiniGPT(nnx.Module):
         attention: str, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
-        for key, value in dict(**sizes, vocabulary_multiple=vocabulary_multiple).items():
-            if value <= 0:
-                raise UserError(f"config.model.{key}={value} must be positive")
-        if not 0 <= dropout < 1:
-            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        check_positive("model", **sizes, vocabulary_multiple=vocabulary_multiple)
+        check_share("model", dropout=dropout)
         if width % heads or width // heads % 2:
             raise UserError(f"config.model.heads={heads} must divide config.model.width={width} into heads of an even size")
         groups = kv_heads or heads

@@ -24,26 +24,21 @@ class Convolution(nnx.Module):
         self.stride, self.precision = stride, precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = pin(self.kernel[...], None, None, None, None)
-        y = convolve(pin(x, "batch", None, None, None), kernel, self.stride, precision=self.precision)
-        return pin(y + self.bias[...], "batch", None, None, None)
+        y = convolve(pin(x, "batch"), pin(self.kernel[...], None), self.stride, precision=self.precision)
+        return pin(y + self.bias[...], "batch")
 
 
-def convolve(x: jax.Array, kernel: jax.Array, stride: int, *, precision: str) -> jax.Array:
-    """x [B, H, W, C] with kernel [h, w, C, C'], padded to ⌈H / stride⌉ x ⌈W / stride⌉.
+def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1, *, groups: int = 1, precision: str) -> jax.Array:
+    """x [B, H, W, C] with kernel [h, w, C / groups, C'], padded to ⌈H / stride⌉ x ⌈W / stride⌉; or x [B, L, C] likewise.
 
     precision: "float32" is exact; otherwise operands are rounded to bfloat16, and so is the result, since JAX cannot differentiate a
         convolution whose result is wider than its operands
     """
-    dtype = jnp.float32 if precision == "float32" else jnp.bfloat16
+    dtype, dims = jnp.float32 if precision == "float32" else jnp.bfloat16, "HW"[: x.ndim - 2]
     y = jax.lax.conv_general_dilated(
-        x.astype(dtype),
-        kernel.astype(dtype),
-        (stride, stride),
-        "SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision=jax.lax.Precision.HIGHEST,
-    )
+        x.astype(dtype), kernel.astype(dtype), (stride,) * len(dims), "SAME", feature_group_count=groups,
+        dimension_numbers=(f"N{dims}C", f"{dims}IO", f"N{dims}C"), precision=jax.lax.Precision.HIGHEST,
+    )  # fmt: skip
     return wide(y)
 
 

@@ -189,28 +189,33 @@ def patches_of(places: Sequence[int], patch: int) -> tuple[int, ...]:
     return tuple(-(-size // patch) for size in places)
 
 
-def pad_to_patches(x: jax.Array, patch: int) -> jax.Array:
-    """x [B, *places, C] zero-padded at the end of each dimension to a multiple of `patch`."""
-    missing = [-size % patch for size in x.shape[1:-1]]
-    return jnp.pad(x, [(0, 0), *((0, each) for each in missing), (0, 0)]) if any(missing) else x
+def space_to_depth(x: jax.Array, patch: int) -> jax.Array:
+    """[B, *places, C] -> [B, *⌈places / patch⌉, patch^dims · C], zero-padded at the end of each dimension."""
+    B, *places, C = x.shape
+    counts, dims = patches_of(places, patch), len(places)
+    missing = [-size % patch for size in places]
+    x = jnp.pad(x, [(0, 0), *((0, each) for each in missing), (0, 0)]) if any(missing) else x
+    x = x.reshape(B, *[each for count in counts for each in (count, patch)], C)
+    order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
+    return x.transpose(order).reshape(B, *counts, -1)
 
 
-def crop(x: jax.Array, places: Sequence[int]) -> jax.Array:
-    """The inverse of `pad_to_patches`: x [B, *padded places, C] cropped to `places`."""
+def depth_to_space(x: jax.Array, patch: int, places: Sequence[int]) -> jax.Array:
+    """The inverse of `space_to_depth`, cropped to `places`."""
+    B, *counts, _ = x.shape
+    dims = len(counts)
+    x = x.reshape(B, *counts, *[patch] * dims, -1)
+    order = [0, *[each for axis in range(1, dims + 1) for each in (axis, axis + dims)], 2 * dims + 1]
+    x = x.transpose(order).reshape(B, *(count * patch for count in counts), -1)
     return x if x.shape[1:-1] == tuple(places) else x[(slice(None), *map(slice, places))]
 
 
 def patchify(x: jax.Array, patch: int) -> jax.Array:
     """[B, H, W, C] -> [B, ⌈H/p⌉ · ⌈W/p⌉, p·p·C], patches row by row, zero-padded at the edges."""
-    B, _, _, C = x.shape
-    rows, columns = patches_of(x.shape[1:3], patch)
-    x = pad_to_patches(x, patch).reshape(B, rows, patch, columns, patch, C)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, rows * columns, patch * patch * C)
+    return space_to_depth(x, patch).reshape(len(x), -1, patch * patch * x.shape[-1])
 
 
 def unpatchify(tokens: jax.Array, shape: Sequence[int], patch: int) -> jax.Array:
     """The inverse of `patchify` for images of `shape` (H, W, C)."""
-    *places, C = shape
-    rows, columns = patches_of(places, patch)
-    x = tokens.reshape(-1, rows, columns, patch, patch, C)
-    return crop(x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows * patch, columns * patch, C), places)
+    places = shape[:2]
+    return depth_to_space(tokens.reshape(len(tokens), *patches_of(places, patch), -1), patch, places)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_share
 from tinygen.objectives.base import Batch, Objective, mean, weights
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 from tinygen.samplers.text import Generating
@@ -31,8 +31,7 @@ class Autoregressive(Generating, Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        check_share("objective", label_smoothing=self.label_smoothing)
         if not 0 <= self.z_loss < math.inf:
             raise UserError(f"config.objective.z_loss={self.z_loss} must be 0 (none) or positive")
         if not 0 < self.logits_mib <= 2**20:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_share
 from tinygen.media import Image
 from tinygen.media.preview import Preview
 from tinygen.objectives.base import Batch, Objective, weighted, weights
@@ -27,8 +27,7 @@ class Classification(Objective):
         if self.classes < 2:
             found = "one label only" if self.classes else "no labels"
             raise UserError(f"objective 'classification' learns labels, but these data have {found}: see config.data.label")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        check_share("objective", label_smoothing=self.label_smoothing)
 
     def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean cross-entropy, nats, over the batch's valid examples. Training uses dropout and label smoothing.

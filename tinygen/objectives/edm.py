@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_positive
 from tinygen.objectives.base import Batch, Objective, weighted
 from tinygen.objectives.flow import by_time, mean_over
 from tinygen.samplers import guidance
@@ -48,9 +48,7 @@ class EDM(guidance.Denoising, Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("sigma_data", "p_std", "rho"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise UserError(f"config.objective.{key}={getattr(self, key)} must be positive")
+        check_positive("objective", sigma_data=self.sigma_data, p_std=self.p_std, rho=self.rho)
         if not math.isfinite(self.p_mean):
             raise UserError(f"config.objective.p_mean={self.p_mean} must be finite")
         if not 0 < self.sigma_min < self.sigma_max < math.inf:

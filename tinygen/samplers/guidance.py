@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygen import rng
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, check_share, unknown
 from tinygen.media.preview import Preview
 from tinygen.nn.conditioning import CONDITIONS
 from tinygen.samplers.cpu_groups import in_groups
@@ -29,9 +29,12 @@ noise level that guidance_interval refers to. Times and levels are scalars or [B
 
 
 class Denoising:
-    """An objective that draws samples from noise: it integrates `_slope` along `path` from `start` to 0, over the times of `_times`.
+    """An objective that draws samples from noise.
 
-    learns: what the model predicts, "velocity" or "average" velocity
+    A subclass says what samplers integrate: `_slope(predict, z, t, r)`, dz/dt at z [B, ...] and t or its average from r to t, along
+    `path`, over `_times(steps)`: float64 [steps + 1], from `start` to 0.
+
+    learns: what the model predicts, "velocity" or "average" (velocity)
     start: the first noise level
     field_ends: see `Integration`
     """
@@ -40,6 +43,9 @@ class Denoising:
     learns: ClassVar[str] = "velocity"
     path: ClassVar[Path]
     field_ends: ClassVar[bool] = False
+    start: float = 1.0
+    _slope: Callable[..., jax.Array]
+    _times: Callable[[int], np.ndarray]
 
     shape: tuple[int, ...]
     cond_drop: float
@@ -51,18 +57,6 @@ class Denoising:
 
     def __post_init__(self) -> None:
         check(self.cond_drop, self.sampler, self.nfe, self.guidance, self.learns)
-
-    @property
-    def start(self) -> float:
-        return 1.0
-
-    def _times(self, steps: int) -> np.ndarray:
-        """float64 [steps + 1], from `start` to 0."""
-        raise NotImplementedError
-
-    def _slope(self, predict: Predict, z: jax.Array, t: jax.Array, r: jax.Array) -> jax.Array:
-        """The field that samplers integrate: dz/dt at z [B, ...] and t, or its average from r to t."""
-        raise NotImplementedError
 
     def draw(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> tuple[jax.Array, jax.Array]:
         """(samples [B, *shape], one per key; the network evaluations of each, int32 [B]).
@@ -109,8 +103,7 @@ class Denoising:
 
 def check(cond_drop: float, sampler: str, nfe: int, guidance: float, learns: str = "velocity") -> None:
     """Raises UserError for settings that are invalid, or do not suit what the model learns (see `Denoising.learns`)."""
-    if not 0 <= cond_drop < 1:
-        raise UserError(f"config.objective.cond_drop={cond_drop} must lie in [0, 1)")
+    check_share("objective", cond_drop=cond_drop)
     if not math.isfinite(guidance):
         raise UserError(f"guidance {guidance} must be a finite number; 1 is off")
     if nfe > MAX_NFE:
