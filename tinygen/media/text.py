@@ -82,7 +82,8 @@ class Text(Medium):
         return item
 
     def overview(self, items: Sequence[str], columns: int | None = None) -> str:
-        return numbered(items)
+        """All texts, each below its number."""
+        return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(items))
 
     def log(self, writer: Any, step: int, name: str, items: Sequence[str], overview: str) -> None:
         writer.write_texts(step, {name: items})
@@ -139,8 +140,3 @@ class GrowingText:
         """The number of characters at the end that may begin a stop string."""
         starts = (size for stop in self.stops for size in range(1, len(stop)) if self.whole.endswith(stop[:size]))
         return max(starts, default=0)
-
-
-def numbered(texts: Sequence[str]) -> str:
-    """All texts as one, each below its number."""
-    return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(texts))

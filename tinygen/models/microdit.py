@@ -104,9 +104,8 @@ class MicroDiT(Conditioned):
         text_width: int, adaln: str, qk_norm: bool, time_scale: float, inputs: Sequence[str], head: bool, precision: str, attention: str,
         needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
-        check_positive("model", patch=patch, width=width, depth=depth, heads=heads)
-        check_positive("model", mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple, time_scale=time_scale)
-        self._check(shape, patch, width, heads, adaln, positions, position_grid)
+        rest = dict(depth=depth, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple, time_scale=time_scale)
+        self._check(shape, patch, width, heads, adaln, positions, position_grid, **rest)
         size, mixer = width // heads, (mixer_width or width) if mixer_depth else width
         ratios, counts = block_sizes(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
         stack.check(remat, scan, depth)
@@ -126,10 +125,11 @@ class MicroDiT(Conditioned):
         self.time = layers.TimeEmbedding(width, time_scale, rngs=rngs)
         self.make_label(classes, width, precision=precision, rngs=rngs)
         self.modulation = None if adaln == "block" else linear(width, 6 * width, zero=True)
-        self.blocks = backbone(width, size, ratios, counts, hidden, experts=experts, **common)
+        kinds = [(count, size, hidden(width, ratio)) for count, ratio in zip(counts, ratios, strict=True)]
+        self.blocks = backbone(width, kinds, experts, **common)
         self.final_modulation = linear(width, 2 * width, zero=True)
         self.final = linear(width, outputs, zero=True)
-        self._add_mixer(mixer_depth, mixer, width, hidden(mixer, mlp_ratio), heads=mixer // size, head_size=size, **common)
+        self._add_mixer(mixer_depth, mixer, width, linear, (mixer // size, size, hidden(mixer, mlp_ratio)), **common)
         reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = linear(text, width) if text else None
@@ -138,13 +138,13 @@ class MicroDiT(Conditioned):
         self.head_modulation = linear(width, 2 * width, zero=True) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
 
-    def _add_mixer(self, depth: int, width: int, condition: int, hidden: int, *, precision: str, rngs: nnx.Rngs, **common: Any) -> None:
-        """The patch mixer, and the way from its width to the backbone's, which is that of the condition."""
-        common |= dict(precision=precision, rngs=rngs)
-        self.mixer = nnx.List([Block(width, condition, hidden=hidden, experts=0, **common) for _ in range(depth)])
-        shared = depth and not common["own"]
-        self.mixer_modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if shared else None
-        self.project = Linear(width, condition, precision=precision, rngs=rngs) if depth else None
+    def _add_mixer(
+        self, depth: int, width: int, condition: int, linear: Callable[..., Linear], kind: tuple[int, ...], **common: Any
+    ) -> None:  # fmt: skip
+        """The patch mixer, and the projection to the backbone's width, which is that of the condition."""
+        self.mixer = nnx.List([Block(width, condition, *kind, experts=0, **common) for _ in range(depth)])
+        self.mixer_modulation = linear(condition, 6 * width, zero=True) if depth and not common["own"] else None
+        self.project = linear(width, condition) if depth else None
 
     def __call__(
         self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *,
@@ -213,7 +213,10 @@ class MicroDiT(Conditioned):
         return words + self.label_embedding(cond, batch)
 
     @staticmethod
-    def _check(shape: Sequence[int], patch: int, width: int, heads: int, adaln: str, positions: str, grid: int) -> None:
+    def _check(
+        shape: Sequence[int], patch: int, width: int, heads: int, adaln: str, positions: str, grid: int, **rest: float
+    ) -> None:  # fmt: skip
+        check_positive("model", patch=patch, width=width, heads=heads, **rest)
         if len(shape) != 3:
             raise UserError(f"model microdit takes images [H, W, C], but the data's examples have shape {list(shape)}")
         if patch > min(shape[:2]):
@@ -250,16 +253,10 @@ class MicroDiT(Conditioned):
             raise UserError(f"config.model.text_width={text} must be a multiple of a head's size, width / heads = {size}")
 
 
-def backbone(
-    width: int, head_size: int, ratios: Sequence[float], counts: Sequence[int], hidden: Callable[[int, float], int], *, experts: int,
-    **common: Any,
-) -> nnx.List:  # fmt: skip
-    """The blocks with these ratios and numbers of heads. Every second one from the last but one on is a mixture: the last never is."""
-    blocks, depth = [], len(ratios)
-    for index, (ratio, count) in enumerate(zip(ratios, counts, strict=True)):
-        mixed = experts if (depth - index) % 2 == 0 else 0
-        blocks.append(Block(width, width, count, head_size, hidden(width, ratio), experts=mixed, **common))
-    return nnx.List(blocks)
+def backbone(width: int, kinds: Sequence[tuple[int, ...]], experts: int, **common: Any) -> nnx.List:
+    """Blocks of these (heads, head size, hidden features). Every second one is a mixture of experts, and the last is not."""
+    mixed = [experts if (len(kinds) - index) % 2 == 0 else 0 for index in range(len(kinds))]
+    return nnx.List([Block(width, width, *kind, experts=num, **common) for kind, num in zip(kinds, mixed, strict=True)])
 
 
 def block_sizes(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:

@@ -41,7 +41,7 @@ class Projections(nnx.Module):
     """The layers before and after attention: queries, keys and values of each head, and the output.
 
     kv_heads: key and value heads, each shared by heads / kv_heads query heads (Ainslie et al. 2023); divides heads
-    context: features of the tokens attended to
+    context: features of the context's tokens; 0 = self-attention
     zero: initialize the output layer to zero, for blocks without a gate
     """
 
@@ -52,10 +52,10 @@ class Projections(nnx.Module):
     )
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, head_size: int, *, context: int, zero: bool, qk_norm: bool, precision: str,
-        rngs: nnx.Rngs,
+        self, width: int, heads: int, kv_heads: int, head_size: int, *, context: int = 0, zero: bool = False, qk_norm: bool,
+        precision: str, rngs: nnx.Rngs,
     ):  # fmt: skip
-        sizes = (width, heads), (context, kv_heads), (context, kv_heads)
+        sizes = (width, heads), (context or width, kv_heads), (context or width, kv_heads)
         self.query, self.key, self.value = (Linear(each, num * head_size, precision=precision, rngs=rngs) for each, num in sizes)
         self.out = Linear(heads * head_size, width, precision=precision, rngs=rngs, zero=zero)
         self.query_norm = RMSNorm(head_size) if qk_norm else None
@@ -75,19 +75,13 @@ class Projections(nnx.Module):
 
 class Attention(Projections):
     """Multi-head self- or cross-attention; heads · head_size need not equal width. Raises UserError for a method that does not support
-    these heads on this machine.
-
-    context: features of the context's tokens; 0 = self-attention
+    these heads on this machine. The other keywords are those of `Projections`.
     """
 
-    def __init__(
-        self, width: int, heads: int, head_size: int, *, context: int = 0, zero: bool = False, qk_norm: bool, precision: str,
-        attention: str, needs_jvp: bool, rngs: nnx.Rngs,
-    ):  # fmt: skip
-        kind: dict[str, Any] = dict(context=context or width, zero=zero, qk_norm=qk_norm, precision=precision, rngs=rngs)
-        super().__init__(width, heads, heads, head_size, **kind)
+    def __init__(self, width: int, heads: int, head_size: int, *, precision: str, attention: str, needs_jvp: bool, **keywords: Any):
+        super().__init__(width, heads, heads, head_size, precision=precision, **keywords)
         self.method, self.needs_jvp = attention, needs_jvp
-        check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
+        choose(attention, backend=platform(), precision=precision, head_size=head_size, segments=False, needs_jvp=needs_jvp)
 
     def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
         """Raises UserError unless mesh.tensor splits the heads evenly. keys: config.model's, which the message names"""
@@ -143,32 +137,28 @@ def attention(
 
 
 def choose(
-    method: str, *, backend: str, precision: str, scores: int, head_size: int, segments: bool, needs_jvp: bool
+    method: str, *, backend: str, precision: str, scores: int = 0, head_size: int, segments: bool, needs_jvp: bool
 ) -> tuple[str, str]:  # fmt: skip
-    """(method, reason): cuDNN's where it is supported, else by the bytes of one layer's `scores` on a device.
+    """(method, reason): for auto cuDNN's if it is supported, else by the bytes of one layer's `scores` on a device.
+
+    Raises UserError for a method that is unknown or not supported here.
 
     Scores take 4·B·N·L·S bytes: 48 MiB for a batch of 64 in 12 heads with 128 tokens each, 3 GiB with 1024. Plain keeps those of
     every layer for the backward pass; blockwise recomputes them, which is a sixth more work.
     """
-    check(method, backend=backend, precision=precision, head_size=head_size, segments=segments, needs_jvp=needs_jvp)
+    if method not in METHODS:
+        raise unknown("config.attention", method, METHODS)
+    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
+    if method == "cudnn" and obstacle is not None:
+        raise UserError(f"config.attention=cudnn is not supported: {obstacle}. Use config.attention=auto")
     if method != "auto":
         return method, "set by config.attention"
-    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
     if obstacle is None:
         return "cudnn", "supported here"
     without = f"not cudnn: {obstacle}; " if backend == "cuda" else ""
     if scores <= LARGEST_SCORES:
         return "plain", f"{without}scores take at most {LARGEST_SCORES // 2**20} MiB"
     return "blockwise", f"{without}scores would take {scores / 2**30:.1f} GiB"
-
-
-def check(method: str, *, backend: str, precision: str, head_size: int, segments: bool = False, needs_jvp: bool) -> None:
-    """Raises UserError for a method that is unknown or not supported here."""
-    if method not in METHODS:
-        raise unknown("config.attention", method, METHODS)
-    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
-    if method == "cudnn" and obstacle is not None:
-        raise UserError(f"config.attention=cudnn is not supported: {obstacle}. Use config.attention=auto")
 
 
 def cudnn_obstacle(backend: str, precision: str, head_size: int, segments: bool, needs_jvp: bool) -> str | None:

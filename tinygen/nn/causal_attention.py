@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.nn.attention import HEADS, Projections, attention, check, masked_softmax, platform
+from tinygen.nn.attention import HEADS, Projections, attention, choose, masked_softmax, platform
 from tinygen.nn.layers import pin
 from tinygen.nn.matmul import product, wide
 
@@ -33,10 +33,9 @@ class CausalAttention(Projections):
     def __init__(
         self, width: int, heads: int, *, kv_heads: int, qk_norm: bool, precision: str, attention: str, rngs: nnx.Rngs
     ):  # fmt: skip
-        kind: dict[str, Any] = dict(context=width, zero=True, qk_norm=qk_norm, precision=precision, rngs=rngs)
-        super().__init__(width, heads, kv_heads, width // heads, **kind)
+        super().__init__(width, heads, kv_heads, width // heads, zero=True, qk_norm=qk_norm, precision=precision, rngs=rngs)
         self.method = attention
-        check(attention, backend=platform(), precision=precision, head_size=self.head_size, segments=True, needs_jvp=False)
+        choose(attention, backend=platform(), precision=precision, head_size=self.head_size, segments=True, needs_jvp=False)
 
     def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
         """Raises UserError unless mesh.tensor splits the heads evenly, though it may well split the products' width."""

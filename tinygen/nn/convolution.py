@@ -34,9 +34,11 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1, *, groups: int = 
     precision: "float32" is exact; otherwise operands are rounded to bfloat16, and so is the result, since JAX cannot differentiate a
         convolution whose result is wider than its operands
     """
-    dtype, dims = jnp.float32 if precision == "float32" else jnp.bfloat16, "HW"[: x.ndim - 2]
+    dims = "HW"[: x.ndim - 2]
+    if precision != "float32":
+        x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
     y = jax.lax.conv_general_dilated(
-        x.astype(dtype), kernel.astype(dtype), (stride,) * len(dims), "SAME", feature_group_count=groups,
+        x, kernel, (stride,) * len(dims), "SAME", feature_group_count=groups,
         dimension_numbers=(f"N{dims}C", f"{dims}IO", f"N{dims}C"), precision=jax.lax.Precision.HIGHEST,
     )  # fmt: skip
     return wide(y)

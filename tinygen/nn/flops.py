@@ -36,7 +36,7 @@ def products(function: Callable[..., Any], *arguments: Any) -> Products:
 
 
 def flops(counted: Products, tile: int = 1) -> int:
-    """Operations of all products, their sizes padded to multiples of `tile`."""
+    """Operations of all products; tile: see `Product.flops`"""
     return sum(times * product.flops(tile) for product, times in counted.items())
 
 

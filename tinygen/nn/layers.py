@@ -42,8 +42,7 @@ class Output:
 def pin(x: jax.Array, *names: Any) -> jax.Array:
     """Constrains the sharding of `x` to mesh axes by name, one per dimension; a no-op without a mesh.
 
-    names: "batch" stands for the axes that shard the batch, None for replicated; a trailing `...` leaves the remaining dimensions to
-        XLA, and without it they are replicated
+    names: "batch" for the axes that shard the batch, None for replicated. Further dimensions are replicated, or after `...` left to XLA
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -69,9 +68,8 @@ def xavier_uniform(key: jax.Array, fan_in: int, fan_out: int) -> jax.Array:
 class Linear(nnx.Module):
     """y = x · kernel + bias: [..., inputs] -> [..., outputs], initialized Xavier uniform, or to zero with `zero`.
 
-    Leading axes are merged: with several, XLA's CPU backend takes almost twice as long for the kernel's gradient. Queries, keys and
-    values have separate kernels, so sharding the columns shards heads or hidden features. Input and output stay sharded over the
-    batch: otherwise XLA, given a kernel sharded by fsdp and few rows, moves the rows to the kernel's shards and back.
+    Leading axes are merged: with several, XLA's CPU backend takes almost twice as long for the kernel's gradient. Input and output stay
+    sharded over the batch: otherwise XLA, given a kernel sharded by fsdp and few rows, moves the rows to the kernel's shards and back.
     """
 
     def __init__(self, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
@@ -141,9 +139,8 @@ def coordinates(height: int, width: int, grid: int = 0) -> tuple[np.ndarray, np.
 
     grid: the rows that the coordinates span, whatever the height: place i is at i · grid / height; 0 = at i
 
-    The first places are aligned, as in MicroDiT: every second place of a grid twice as fine coincides with one of the coarse grid that
-    the model was trained on, and the others lie halfway. (With aligned cell centres none would, and the first would lie outside, at
-    -1/4. Relative offsets are the same either way.)
+    The first places are aligned, as in MicroDiT: every second place of a grid twice as fine coincides with one of the coarse grid, and
+    the others lie halfway. (With aligned cell centres none would coincide, and the first would lie outside, at -1/4.)
     """
     scale = (grid or height) / height
     rows, columns = np.meshgrid(scale * np.arange(height), scale * np.arange(width), indexing="ij")
@@ -175,13 +172,12 @@ class TimeEmbedding(nnx.Module):
         return self.out(jax.nn.silu(self.hidden(sincos(self.scale * t, self.features))))
 
 
-def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    """Dropout: zeroes a share `rate` of the elements of `x` and scales the others to keep the mean.
+def drop(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Dropout, or nothing without a key: zeroes a share `rate` of the elements of `x` and scales the others to keep the mean.
 
-    The mask depends on the key and the shape only: JAX's random bits are indexed by position in the global array, however it is
-    sharded.
+    The mask does not depend on the sharding: JAX's random bits are indexed by position in the global array.
     """
-    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
+    return x if key is None else jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
 
 
 def patches_of(places: Sequence[int], patch: int) -> tuple[int, ...]:

@@ -101,16 +101,14 @@ class Generating:
     def more(self, model: Any, state: Writing, num: int) -> tuple[Writing, jax.Array]:
         """(the state after, the next `num` tokens int32 [B, num]): E after a document's end. Stops early when all have ended."""
 
-        def unfinished(carry: tuple[jax.Array, Writing, jax.Array]) -> jax.Array:
-            return (carry[0] < num) & ~jnp.all(carry[1].ended)
-
         def draw(carry: tuple[jax.Array, Writing, jax.Array]) -> tuple[jax.Array, Writing, jax.Array]:
             index, state, tokens = carry
             state, token = self._next(model, state)
             return index + 1, state, jax.lax.dynamic_update_index_in_dim(tokens, token, index, 1)
 
         ends = jnp.full((len(state.ended), num), self.end, jnp.int32)
-        _, state, tokens = jax.lax.while_loop(unfinished, draw, (jnp.zeros((), jnp.int32), state, ends))
+        first = (jnp.zeros((), jnp.int32), state, ends)
+        _, state, tokens = jax.lax.while_loop(lambda carry: (carry[0] < num) & ~jnp.all(carry[1].ended), draw, first)
         return state, tokens
 
     def draw(

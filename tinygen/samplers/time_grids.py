@@ -18,10 +18,6 @@ class Shape(NamedTuple):
     shift: float
 
 
-def uniform(share: np.ndarray, shape: Shape) -> np.ndarray:
-    return share
-
-
 def logit_normal(share: np.ndarray, shape: Shape) -> np.ndarray:
     """Quantiles of the times in training: the steps are as dense as the examples were."""
     normal = NormalDist(shape.mean, shape.std)
@@ -33,7 +29,11 @@ def shifted(share: np.ndarray, shape: Shape) -> np.ndarray:
     return shape.shift * share / (1 + (shape.shift - 1) * share)
 
 
-GRIDS: dict[str, Callable[[np.ndarray, Shape], np.ndarray]] = {"uniform": uniform, "logit_normal": logit_normal, "shifted": shifted}
+GRIDS: dict[str, Callable[[np.ndarray, Shape], np.ndarray]] = {
+    "uniform": lambda share, shape: share,
+    "logit_normal": logit_normal,
+    "shifted": shifted,
+}
 
 
 def times(name: str, steps: int, shape: Shape) -> np.ndarray:
