@@ -28,8 +28,10 @@ class Convolution(nnx.Module):
         return pin(y + self.bias[...], "batch")
 
 
-def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1, *, groups: int = 1, precision: str) -> jax.Array:
-    """x [B, H, W, C] with kernel [h, w, C / groups, C'], padded to ⌈H / stride⌉ x ⌈W / stride⌉; or x [B, L, C] likewise.
+def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1, *, precision: str) -> jax.Array:
+    """x [B, H, W, C] with kernel [h, w, C, C'], or [h, w, C] for each feature by itself, padded to ⌈H / stride⌉ x ⌈W / stride⌉.
+
+    In one dimension likewise: x [B, L, C] with kernel [l, C, C'] or [l, C].
 
     precision: "float32" is exact; otherwise operands are rounded to bfloat16, and so is the result, since JAX cannot differentiate a
         convolution whose result is wider than its operands
@@ -37,8 +39,10 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1, *, groups: int = 
     dims = "HW"[: x.ndim - 2]
     if precision != "float32":
         x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+    depthwise = kernel.ndim < x.ndim
     y = jax.lax.conv_general_dilated(
-        x, kernel, (stride,) * len(dims), "SAME", feature_group_count=groups,
+        x, kernel[..., None, :] if depthwise else kernel, (stride,) * len(dims), "SAME",
+        feature_group_count=x.shape[-1] if depthwise else 1,
         dimension_numbers=(f"N{dims}C", f"{dims}IO", f"N{dims}C"), precision=jax.lax.Precision.HIGHEST,
     )  # fmt: skip
     return wide(y)

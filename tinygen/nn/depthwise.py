@@ -41,17 +41,15 @@ class Depthwise(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = pin(self.kernel[...], None)  # see `convolution.Convolution`
-        function = by_convolution if self.method == "convolution" else by_products
+        function = convolve if self.method == "convolution" else by_products
         return pin(function(pin(x, "batch"), kernel, precision=self.precision) + self.bias[...], "batch")
 
 
-def by_convolution(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array:
-    """x [B, *places, C] with kernel [side, ..., C], padded with zeros."""
-    return convolve(x, kernel[..., None, :], groups=x.shape[-1], precision=precision)
-
-
 def by_products(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array:
-    """The same result. Places are split into tiles with overlapping margins; all tiles share a feature's matrix."""
+    """`convolve` as products: x [B, *places, C], kernel [side, ..., C].
+
+    Places are split into tiles with overlapping margins; all tiles share a feature's matrix.
+    """
     B, *places, C = x.shape
     side = kernel.shape[0]
     counts = [-(-size // TILE[len(places)]) for size in places]  # tiles along each dimension
