@@ -4,6 +4,7 @@ A `UserError` is printed as its message, with exit status 2; anything else keeps
 """
 
 import difflib
+import math
 from collections.abc import Iterable
 
 LONGEST = 200  # characters of a name quoted in a message
@@ -30,6 +31,20 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
         return UserError(f"unknown {kind} {name!r}{guess}")
     tail = f"(known: {listed(names)})" if nearest else f"known: {listed(names) or 'none'}"
     return UserError(f"unknown {kind} {name!r}{guess} {tail}")
+
+
+def check_positive(section: str, **values: float) -> None:
+    """Raises UserError for a value that is not positive and finite. values: by their keys in config.SECTION"""
+    for key, value in values.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"config.{section}.{key}={value} must be positive")
+
+
+def check_share(section: str, **values: float) -> None:
+    """Raises UserError for a value outside [0, 1). values: by their keys in config.SECTION"""
+    for key, value in values.items():
+        if not 0 <= value < 1:
+            raise UserError(f"config.{section}.{key}={value} must lie in [0, 1)")
 
 
 def listed(names: Iterable[str]) -> str:

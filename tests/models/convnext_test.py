@@ -7,7 +7,7 @@ from flax import nnx
 from small_microdit import drawn
 
 from tinygen.errors import UserError
-from tinygen.models.convnext import GRN, Block, depth_to_space, space_to_depth
+from tinygen.models.convnext import GRN, Block
 from tinygen.nn import layers
 
 X = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
@@ -135,10 +135,10 @@ def test_the_network_is_its_description():
 @pytest.mark.parametrize("shape", [(2, 6, 4, 3), (2, 12, 5), (2, 5, 4, 3), (2, 7, 1)])
 def test_places_are_gathered_by_patches_and_spread_again(shape):
     x = np.random.default_rng(0).normal(size=shape)
-    small = space_to_depth(jnp.asarray(x), 2)
+    small = layers.space_to_depth(jnp.asarray(x), 2)
     assert small.shape == (shape[0], *(-(-size // 2) for size in shape[1:-1]), 2 ** (len(shape) - 2) * shape[-1])
     np.testing.assert_array_equal(small[:, 0, ..., 0].reshape(-1)[0], np.float32(x.reshape(-1)[0]))
-    np.testing.assert_array_equal(depth_to_space(small, 2, shape[1:-1]), np.float32(x))
+    np.testing.assert_array_equal(layers.depth_to_space(small, 2, shape[1:-1]), np.float32(x))
     if len(shape) == 4:
         np.testing.assert_array_equal(small.reshape(2, 6, -1), layers.patchify(jnp.asarray(x), 2))
 

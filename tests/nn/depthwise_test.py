@@ -8,7 +8,8 @@ from flax import nnx
 
 from tinygen.errors import UserError
 from tinygen.nn import depthwise
-from tinygen.nn.depthwise import Depthwise, by_convolution, by_products
+from tinygen.nn.convolution import convolve
+from tinygen.nn.depthwise import Depthwise, by_products
 
 # one tile; several along each side, that fill them or not; a side shorter than the kernel; in one dimension likewise
 PLACES = [(14, 14), (4, 6), (32, 16), (33, 20), (3, 40), (9,), (64,), (65,), (200,), (2,)]
@@ -31,7 +32,7 @@ def by_loops(x, kernel):
 
 
 @pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("function", [by_convolution, by_products])
+@pytest.mark.parametrize("function", [convolve, by_products])
 def test_both_methods_are_the_definition(function, places):
     with jax.enable_x64(True):
         for side in (1, 3, 7):
@@ -55,18 +56,18 @@ def test_both_methods_have_the_same_derivatives_in_both_modes(places):
 
     with jax.enable_x64(True):
         x, kernel, dx, dkernel = (jnp.asarray(each) for each in (x, kernel, dx, dkernel))
-        for a, b in zip(*(jax.tree.leaves(derivatives(each)) for each in (by_convolution, by_products)), strict=True):
+        for a, b in zip(*(jax.tree.leaves(derivatives(each)) for each in (convolve, by_products)), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-11)
 
 
-@pytest.mark.parametrize("function", [by_convolution, by_products])
+@pytest.mark.parametrize("function", [convolve, by_products])
 def test_lower_precision_is_of_bfloat16_operands(function):
     x, kernel = (jnp.asarray(each, jnp.float32) for each in drawn((14, 14), 7))
     exact = by_loops(*(np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (x, kernel)))
     rounded = np.asarray(function(x, kernel, precision="bfloat16"), np.float64)
     assert rounded.dtype == np.float64
     # by convolution the result, of up to 40, is rounded too, to 8 bits
-    assert np.abs(rounded - exact).max() < (0.07 if function is by_convolution else 1e-4)
+    assert np.abs(rounded - exact).max() < (0.07 if function is convolve else 1e-4)
     assert np.abs(rounded - by_loops(np.asarray(x), np.asarray(kernel))).max() > 1e-3
 
 

@@ -1,7 +1,6 @@
 import math
 
-from tinygen.objectives.base import Objective
-from tinygen.objectives.metrics import finalise
+from tinygen.objectives.base import Objective, finalise
 
 
 class ByHalves(Objective):

@@ -224,14 +224,8 @@ def test_examples_are_integrated_apart(name):
 # The budget
 
 
-def dear_inside(low, high):
-    return lambda t: np.where((t >= np.float32(low)) & (t <= np.float32(high)), 2, 1)
-
-
 def budget(sampler, nfe, interval, **more):
-    return Integration(
-        sampler=sampler, path=FLOW, times=uniform, nfe=nfe, cost=dear_inside(*interval), price=2, tolerance=1e-3, **more
-    )  # fmt: skip
+    return Integration(sampler=sampler, path=FLOW, times=uniform, nfe=nfe, guided=interval, tolerance=1e-3, **more)
 
 
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.2, 0.6), (1 / 3, 2 / 3), (0.5, 0.5), (0.0, 0.0), (1.0, 1.0)])

@@ -1,5 +1,7 @@
 """A model's prediction, guided: what it is told, and which samplers what it learns can do with."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,12 @@ import pytest
 from tinygen.errors import UserError
 from tinygen.nn.layers import Output
 from tinygen.samplers import guidance
-from tinygen.samplers.table import SAMPLERS
+from tinygen.samplers.dopri5 import LEAST
+from tinygen.samplers.paths import Path
+from tinygen.samplers.table import SAMPLERS, Integration
 
 X = jnp.zeros((3, 2, 2, 1))
+GRID = np.array([1.0, 0.0])
 COND = {"label": jnp.array([1, 2, 3])}
 VELOCITY = sorted(name for name, row in SAMPLERS.items() if row.needs == "velocity")
 
@@ -64,11 +69,11 @@ def test_evaluations_are_those_that_the_cost_says(own):
     with jax.disable_jit():
         for level in (0.2, 0.5):
             predict(X, *[jnp.full(3, level) if own else jnp.float32(level)] * 2)
+    budget = functools.partial(Integration, path=Path(decay=1.0), times=lambda num: GRID, nfe=50, guided=(0.3, 0.7), tolerance=1e-3)
     if own:
-        assert rows == [3 * guidance.price(conditional=True, weight=3.0)] * 2
+        assert rows == [3 * budget(sampler="dopri5").least() // LEAST] * 2
     else:
-        cost = guidance.cost(np.float32([0.2, 0.5]), conditional=True, weight=3.0, interval=(0.3, 0.7))
-        assert rows == (3 * cost).tolist()
+        assert rows == [3 * budget(sampler="euler").evaluations(np.array([level, 0.0])) for level in (0.2, 0.5)]
 
 
 @pytest.mark.parametrize("name", VELOCITY)

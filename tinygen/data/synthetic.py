@@ -6,15 +6,13 @@ import numpy as np
 
 from tinygen.data.codec import Codec, Field
 from tinygen.data.source import ArrayExamples, DataSource
-from tinygen.errors import UserError
+from tinygen.errors import check_positive
 from tinygen.media import Array
 
 
 def sine(*, num: int, held_out: int) -> DataSource:
     """`x` uniform in [-π, π] and `y` = sin x, both float32 [1]: `num` training and `held_out` held-out examples."""
-    for key, value in dict(num=num, held_out=held_out).items():
-        if value < 1:
-            raise UserError(f"config.data.{key}={value} must be positive")
+    check_positive("data", num=num, held_out=held_out)
     x = np.random.default_rng(0).uniform(-np.pi, np.pi, (num + held_out, 1))
     examples = {"x": x.astype(np.float32), "y": np.sin(x).astype(np.float32)}
     return DataSource(

@@ -1,4 +1,4 @@
-"""What people look at. A medium is one class in one file, and one row here."""
+"""Media: how examples and samples are shown and stored. A medium is one class in one file, and one row here."""
 
 from collections.abc import Mapping
 from typing import Any

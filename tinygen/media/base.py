@@ -1,4 +1,4 @@
-"""A medium is what people look at: images, text, and later video and audio. This is the interface of all of them."""
+"""The interface of all media: images, text, and later video and audio."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,7 @@ Batch = Mapping[str, np.ndarray]
 class Medium:
     """How examples and samples are shown, saved, logged, checked, augmented and compared.
 
-    Each medium is a subclass in a file of its own and a row of `tinygen.media.MEDIA`. Every member has a default, which describes arrays
-    that have no picture.
+    Each medium is a subclass in a file of its own and a row of `tinygen.media.MEDIA`. The defaults suit arrays that cannot be shown.
 
     name: what `codec.json` calls the medium
     """
@@ -40,24 +39,21 @@ class Medium:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Medium":
         """The medium of a `codec.json`. Raises UserError if the tree is invalid."""
-        if not isinstance(tree["kind"], str):
-            raise UserError("a codec's kind is a word")
         return cls()
 
     def to_json(self) -> dict[str, Any]:
-        """What `codec.json` says of the medium; the inverse of `from_json`."""
+        """The medium's description in `codec.json`; the inverse of `from_json`."""
         return {"kind": self.name}
 
     def facts(self, spec: Spec) -> dict[str, Any]:
-        """What constructors of models and objectives may ask for, under the names of `tinygen.data.codec.FACTS`."""
-        del spec
+        """Values for constructors of models and objectives, by the names of `tinygen.data.codec.FACTS`."""
         return {}
 
     def check_spec(self, spec: Spec) -> None:
-        """Raises UserError where arrays of these shapes cannot hold this medium."""
+        """Raises UserError if arrays of these shapes cannot hold this medium."""
 
     def check(self, batch: Batch, spec: Spec) -> None:
-        """Raises UserError where the first batch cannot be what the spec says. Shapes, dtypes and ranges have been checked."""
+        """Raises UserError if the first batch contradicts the spec. Shapes, dtypes and ranges have been checked already."""
         if "x" not in spec:
             return
         field, x = spec["x"], batch["x"]
@@ -66,14 +62,14 @@ class Medium:
             raise UserError(f"first batch: 'x' never falls below {(low + high) / 2:g}, the middle of its range: was it scaled to another?")
         spread = float(np.std(x))
         if spread == 0.0 or spread < 0.005 * (high - low):
-            raise UserError(f"first batch: 'x' hardly varies (standard deviation {spread:.2g}): is its scale wrong, are the files blank?")
+            raise UserError(f"first batch: 'x' hardly varies (standard deviation {spread:.2g}): is its scale wrong, or is it blank?")
 
     def augment(self, batch: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
-        """A training batch with random changes that leave its meaning alone. draws: uniform in [0, 1), one per example."""
+        """A training batch with random changes that preserve its meaning. draws: uniform in [0, 1), one per example"""
         raise UserError(f"config.data.flip=True: {self.noun} data cannot be mirrored")
 
     def decode(self, x: np.ndarray) -> Any:
-        """The items of a model's samples [N, ...], once they are out of any autoencoder's latents."""
+        """The items of a model's samples [N, ...], after any autoencoder has decoded them."""
         return x
 
     def growing(self, stops: Sequence[str]) -> Any:
@@ -81,11 +77,11 @@ class Medium:
         raise NotImplementedError(self.name)
 
     def of_batch(self, batch: Batch, to_medium: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """The items of a batch of examples. to_medium: leads from the model's domain to the medium"""
+        """The items of a batch of examples. to_medium: maps the model's domain to the medium"""
         return self.decode(to_medium(batch["x"]))
 
     def first(self, value: Any, num: int) -> Any:
-        """The first `num` items of what a preview shows, before or after `decode`."""
+        """The first `num` items of a preview, before or after `decode`."""
         return value[:num]
 
     def encode(self, item: Any) -> bytes | str:
@@ -93,8 +89,7 @@ class Medium:
         raise NotImplementedError(self.name)
 
     def contents(self, items: Any, columns: int | None, conditions: Mapping[str, Any]) -> bytes | str:
-        """The content of the `sheet`. columns: of a grid; conditions: arrays with a row per item, which the samples were asked for with."""
-        del conditions
+        """The content of the `sheet`. columns: of a grid; conditions: the samples' conditions, a row per item"""
         return self.encode(self.overview(items, columns))
 
     def overview(self, items: Any, columns: int | None = None) -> Any:
@@ -109,17 +104,16 @@ class Medium:
         return ""
 
     def differences(self, old: "Medium") -> list[str]:
-        """What makes weights trained on the medium `old` mean something else here, one line each."""
+        """The differences that make weights trained on the medium `old` unusable here, one line each."""
         return [f"kind: {old.name!r} -> {self.name!r}"] if old.name != self.name else []
 
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
         """The part of an array's description that weights depend on.
 
-        rotary: whether positions are rotations, which no weight depends on
+        rotary: whether positions are rotations, on which no weight depends
         """
-        del name, rotary
         return dataclasses.asdict(field)
 
     def positions(self, spec: Spec) -> tuple[int, int] | None:
-        """The height and width over which a model learns positions that can be interpolated; None without such."""
+        """The height and width over which positions can be interpolated; None if they cannot."""
         return None

@@ -1,7 +1,7 @@
-"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019), by the package `tokenizers`: whatever is written has tokens.
+"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) with the package `tokenizers`: every text has tokens.
 
-Its names of bytes are GPT-2's: a character for each, printable ones for themselves. In the order of their code points, which is GPT-2's
-too, the bytes are tokens 0 to 255; what merges make follows.
+Bytes have GPT-2's names: one character each, printable bytes their own. Sorted by code point, as in GPT-2, the bytes are tokens 0 to
+255; the results of merges follow.
 """
 
 import json
@@ -12,8 +12,8 @@ from tinygen.errors import UserError
 
 BYTES = 256
 MOST_MERGES = 2**17
-LONGEST_TOKEN = 64  # characters: a row of dashes is no word
-PAIRED = 2  # a pair of tokens that occurs less often becomes none of its own
+LONGEST_TOKEN = 64  # characters, so that a row of dashes is not one token
+PAIRED = 2  # minimum occurrences of a pair that is merged
 
 Merges = tuple[tuple[str, str], ...]
 
@@ -26,23 +26,23 @@ def alphabet() -> list[str]:
 
 
 def byte_values() -> list[int]:
-    """The byte that each of the first 256 tokens is: what prints, in its order, then the others."""
+    """The bytes of the first 256 tokens: printable ones in order, then the others."""
     printing = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     return printing + [byte for byte in range(BYTES) if byte not in printing]
 
 
 def names(merges: Merges) -> dict[str, int]:
-    """The tokens and their numbers. Raises UserError for merges of what is no token yet."""
+    """The tokens' numbers by name. Raises UserError for a merge of something that is not a token yet."""
     known = {name: number for number, name in enumerate(alphabet())}
     for first, second in merges:
         if first not in known or second not in known:
-            raise UserError(f"the merge of {first[:40]!r} and {second[:40]!r} is none: one of them is no token")
-        known.setdefault(first + second, len(known))  # two merges may come to the same
+            raise UserError(f"the merge of {first[:40]!r} and {second[:40]!r} is invalid: one of them is not a token")
+        known.setdefault(first + second, len(known))  # two merges may have the same result
     return known
 
 
 def make_tokenizer(merges: Merges) -> Any:
-    """What encodes by these merges. Raises UserError for merges of what is no token yet."""
+    """A tokenizer with these merges. Raises UserError for a merge of something that is not a token yet."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE(names(merges), list(merges)))
@@ -51,19 +51,15 @@ def make_tokenizer(merges: Merges) -> Any:
 
 
 def train(texts: Iterable[str], tokens: int) -> Merges:
-    """The merges of a BPE of at most `tokens` tokens, bytes included; fewer where the texts have no more pairs."""
+    """The merges of a BPE of `tokens` tokens, including the bytes, or fewer if the texts have no more pairs."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=tokens,
-        min_frequency=PAIRED,
-        initial_alphabet=alphabet(),
-        show_progress=False,
-        special_tokens=[],
+        vocab_size=tokens, min_frequency=PAIRED, initial_alphabet=alphabet(), show_progress=False, special_tokens=[],
         max_token_length=LONGEST_TOKEN,
-    )
+    )  # fmt: skip
     tokenizer.train_from_iterator(texts, trainer)
     merges: Sequence[Any] = json.loads(tokenizer.to_str())["model"]["merges"]
     return tuple((first, second) for first, second in (merge.split(" ") if isinstance(merge, str) else merge for merge in merges))

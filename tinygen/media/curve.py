@@ -7,44 +7,34 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tinygen.media.base import Medium
-from tinygen.media.image import png
+from tinygen.media.image import Picture
 
-FEW = 3  # curves; also how many names are side by side in a legend
-MARKED = 32  # points of a curve at most that are drawn as such: between them nothing was measured
+FEW = 3  # curves, and names side by side in a legend
+MARKED = 32  # curves of at most this many points show them: nothing was measured in between
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve(Medium):
+class Curve(Picture):
     """A plot of points [N, 1 + K]: x, then a column for each of the K named `curves`."""
 
     name: ClassVar[str] = "plot"
 
     curves: tuple[str, ...] = ()
 
-    suffix: ClassVar[str] = "png"
-    sheet_suffix: ClassVar[str] = "png"
-    element: ClassVar[str] = "img"
-
     def first(self, value: Any, num: int) -> Any:
-        """All points: they are one item."""
+        """All points, since they are one item."""
         return value
-
-    def encode(self, item: np.ndarray) -> bytes:
-        return png(item)
 
     def overview(self, items: np.ndarray, columns: int | None = None) -> np.ndarray:
         """A uint8 picture [H, W, 3]."""
         return plot(items, self.curves)
 
-    def log(self, writer: Any, step: int, name: str, items: Any, overview: np.ndarray) -> None:
-        writer.write_images(step, {name: overview[None]})
-
 
 def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: str = "", *, log_x: bool = False) -> np.ndarray:
-    """Curves as a picture [400, 600, 3], higher where the legend is: points [N, 1 + K] are x and, for each of the K names, y.
+    """Curves as a uint8 picture [H, 600, 3]: 400 pixels high, or more for a long legend.
 
-    They are joined in their order. log_x: the x axis is logarithmic, with a tick a point
+    points: [N, 1 + K], x and a y for each of the K names, joined in this order
+    log_x: the x axis is logarithmic, with a tick per point
     """
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -56,7 +46,7 @@ def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: s
     canvas, axes = FigureCanvasAgg(figure), figure.subplots()
     x, *curves = np.asarray(points, np.float64).T
     for index, (name, y) in enumerate(zip(names, curves, strict=True)):
-        # With few curves, each is thinner than the one before, so that all show where they coincide. Many have colours in their order.
+        # A few curves get thinner one by one, so that all show where they coincide. Many are coloured in order.
         colour = f"C{index}" if few else colormaps["viridis"](0.9 * index / (len(names) - 1))
         width = 2 * (len(names) - index) if few else 1.5
         axes.plot(x, y, label=name, color=colour, linewidth=width, marker="o" if len(x) <= MARKED else None)
@@ -65,6 +55,6 @@ def plot(points: np.ndarray, names: Sequence[str], x_label: str = "", y_label: s
         axes.set_xscale("log")
         axes.set_xticks(x, [f"{each:g}" for each in x])
         axes.set_xticks([], minor=True)
-    figure.legend(loc="outside upper center", ncols=columns)  # above, where it hides no curve
+    figure.legend(loc="outside upper center", ncols=columns)  # outside, so that it hides no curve
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

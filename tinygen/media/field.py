@@ -22,11 +22,11 @@ class Field:
     def __post_init__(self) -> None:
         if len(self.shape) > 8 or not all(isinstance(side, int) and side > 0 for side in self.shape) or math.prod(self.shape) >= LARGEST:
             shown = str(list(self.shape[:8]))[:80]
-            raise UserError(f"an example of shape {shown}: sides are whole numbers from 1 on, and it has less than {LARGEST:,} values")
+            raise UserError(f"an example of shape {shown}: sides must be positive integers, and its values fewer than {LARGEST:,}")
         if self.dtype not in DTYPES:
             raise unknown("dtype of an array", self.dtype, DTYPES)
         if not all(bound is None or (isinstance(bound, int | float) and abs(bound) < 1e38) for bound in (self.low, self.high)):
-            raise UserError("the bounds of an array are no finite numbers")
+            raise UserError("the bounds of an array must be finite numbers")
 
 
 Spec = Mapping[str, Field]

@@ -1,4 +1,4 @@
-"""Images: decoding, grids that are large enough to judge, and PNG files."""
+"""Images: decoding, grids, and PNG files."""
 
 import dataclasses
 import io
@@ -14,15 +14,27 @@ BORDER = 2  # pixels between the images of a grid, before enlarging
 
 
 @dataclasses.dataclass(frozen=True)
-class Image(Medium):
+class Picture(Medium):
+    """A medium whose overviews, and items if it saves any, are uint8 pictures [H, W, C]."""
+
+    suffix: ClassVar[str] = "png"
+    sheet_suffix: ClassVar[str] = "png"
+    element: ClassVar[str] = "img"
+
+    def encode(self, item: np.ndarray) -> bytes:
+        return png(item)
+
+    def log(self, writer: Any, step: int, name: str, items: Any, overview: np.ndarray) -> None:
+        writer.write_images(step, {name: overview[None]})
+
+
+@dataclasses.dataclass(frozen=True)
+class Image(Picture):
     """Images [H, W, C] in [-1, 1]; their items are uint8."""
 
     name: ClassVar[str] = "image"
 
-    suffix: ClassVar[str] = "png"
     sheet: ClassVar[str] = "grid.png"
-    sheet_suffix: ClassVar[str] = "png"
-    element: ClassVar[str] = "img"
     comparable: ClassVar[bool] = True
 
     def augment(self, batch: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
@@ -34,17 +46,11 @@ class Image(Medium):
         """Values in [-1, 1] as uint8, rounded to the nearest level: the inverse of `tinygen.data.codec.encode_pixels`."""
         return np.clip(np.floor(127.5 * np.asarray(x, np.float32) + 128.0), 0, 255).astype(np.uint8)
 
-    def encode(self, item: np.ndarray) -> bytes:
-        return png(item)
-
     def overview(self, items: np.ndarray, columns: int | None = None) -> np.ndarray:
         return grid(items, columns)
 
-    def log(self, writer: Any, step: int, name: str, items: Any, overview: np.ndarray) -> None:
-        writer.write_images(step, {name: overview[None]})
-
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
-        """The channels of the images: models take any height and width."""
+        """The channels of the images, since models accept any height and width."""
         seen = super().seen_by_weights(name, field, rotary=rotary)
         return seen | {"shape": field.shape[2:]} if name == "x" else seen
 
@@ -70,10 +76,8 @@ def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
 
 
 def columns_for(classes: int) -> int | None:
-    """Columns of a grid whose samples cycle through `classes` labels: one a class, or several whole cycles a row."""
-    if not 1 < classes <= 24:
-        return None
-    return classes * math.ceil(8 / classes)
+    """Columns of a grid whose samples cycle through `classes` labels: a row is one or more whole cycles."""
+    return classes * math.ceil(8 / classes) if 1 < classes <= 24 else None
 
 
 def png(image: np.ndarray) -> bytes:

@@ -1,4 +1,4 @@
-"""What a preview of a run passes on: from the device as arrays, to people as items."""
+"""Previews of a run: arrays on the device, then items of a medium."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from tinygen.media.base import Medium
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """One thing that an objective's preview shows.
+    """An entry of an objective's preview.
 
-    value: in the model's own domain, to be decoded by the run's codec; or, with a medium, in that medium's
+    value: in the model's domain, to be decoded by the run's codec; with a medium, to be decoded by that
     """
 
     value: Any
@@ -21,7 +21,7 @@ class Preview:
 
 
 class View(NamedTuple):
-    """What people are shown: items, and the medium that knows how to show them. columns: of a grid; None = the medium chooses"""
+    """Items and the medium that shows them. columns: of a grid; None = the medium chooses"""
 
     medium: Medium
     items: Any

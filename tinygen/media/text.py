@@ -1,4 +1,4 @@
-"""Text: windows of tokens, and the texts that tokens spell."""
+"""Text: windows of tokens, and their texts."""
 
 import codecs
 import dataclasses
@@ -14,9 +14,9 @@ from tinygen.media.base import Batch, Medium
 from tinygen.media.field import Field, Spec
 from tinygen.media.vocabulary import Vocabulary
 
-PROMPT_ENDS = -1  # stands between the tokens of a prompt and those that continue it
-MARK = "⟩"  # what people see there
-ENDED = "⟨end⟩"  # what people see where a document ends within a window
+PROMPT_ENDS = -1  # between the tokens of a prompt and its continuation
+MARK = "⟩"  # how that is shown
+ENDED = "⟨end⟩"  # how the end of a document within a window is shown
 GLIMPSE = 200  # characters of a text in the log
 
 
@@ -35,7 +35,7 @@ class Text(Medium):
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Medium:
-        """Text without a vocabulary is arrays of numbers."""
+        """Without a vocabulary, arrays of numbers."""
         return cls(Vocabulary.from_json(tree["vocabulary"])) if tree.get("vocabulary") else Array.from_json(tree)
 
     def to_json(self) -> dict[str, Any]:
@@ -47,19 +47,19 @@ class Text(Medium):
     def check_spec(self, spec: Spec) -> None:
         parts = [spec.get(name) for name in ("tokens", "target", "segment")]
         if len({(part.shape, part.dtype) if part else () for part in parts}) > 1 or not parts[0] or parts[0].dtype != "int32":
-            raise UserError("an example of text is not three rows of the same length: tokens, target and segment")
+            raise UserError("an example of text must be three int32 rows of the same length: tokens, target and segment")
         if any(part is None or (part.low, part.high) != (0, self.vocabulary.end) for part in parts[:2]):
-            raise UserError(f"the tokens of an example are not those of its vocabulary, 0 to {self.vocabulary.end}")
+            raise UserError(f"the tokens of an example must be those of its vocabulary, 0 to {self.vocabulary.end}")
 
     def check(self, batch: Batch, spec: Spec) -> None:
-        """Raises UserError where segments are not 1, 2, ... and then padding, or targets are not the tokens that follow."""
+        """Raises UserError unless segments are 1, 2, ... and then 0 for padding, and each target is the token that follows."""
         tokens, target, segment = (np.asarray(batch[name]) for name in ("tokens", "target", "segment"))
         there = segment > 0
         rises = np.diff(segment, axis=1)
         if np.any(there[:, 1:] & ((rises < 0) | (rises > 1) | ~there[:, :-1])):
-            raise UserError("first batch: 'segment' goes backwards, skips a number or goes on after padding: it is 1, 2, ..., then 0")
+            raise UserError("first batch: 'segment' decreases, skips a number or resumes after padding: it must be 1, 2, ..., then 0")
         if np.any((target[:, :-1] != tokens[:, 1:]) & there[:, 1:]):
-            raise UserError("first batch: 'target' is not the token that follows each of 'tokens'")
+            raise UserError("first batch: 'target' must be the token that follows each of 'tokens'")
 
     def decode(self, x: np.ndarray) -> list[str]:
         """The text of each row of tokens [N, T]; MARK stands for PROMPT_ENDS."""
@@ -67,7 +67,7 @@ class Text(Medium):
         return [MARK.join(self.vocabulary.decode(part[part != PROMPT_ENDS]) for part in row) for row in parts]
 
     def of_batch(self, batch: Batch, to_medium: Any) -> list[str]:
-        """The text of windows, without padding. ENDED stands where a document ends and another begins."""
+        """The text of windows, without padding; ENDED separates documents."""
         texts = []
         for tokens, segment in zip(batch["tokens"], batch["segment"], strict=True):
             row = tokens[segment > 0]
@@ -82,7 +82,8 @@ class Text(Medium):
         return item
 
     def overview(self, items: Sequence[str], columns: int | None = None) -> str:
-        return numbered(items)
+        """All texts, each below its number."""
+        return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(items))
 
     def log(self, writer: Any, step: int, name: str, items: Sequence[str], overview: str) -> None:
         writer.write_texts(step, {name: items})
@@ -92,7 +93,7 @@ class Text(Medium):
         return textwrap.shorten(next(iter(items), ""), GLIMPSE, placeholder=" ...")
 
     def differences(self, old: Medium) -> list[str]:
-        """Another kind or size of vocabulary; where these are equal, the first token that differs."""
+        """A different kind or size of vocabulary; if these are equal, the first token that differs."""
         if not isinstance(old, Text):
             return super().differences(old)
         before, now = old.vocabulary, self.vocabulary
@@ -102,18 +103,18 @@ class Text(Medium):
             return [f"vocabulary: {before} -> {now}"]
         token = next((token for token in range(before.end) if before.bytes_of([token]) != now.bytes_of([token])), None)
         which = "its merges" if token is None else f"token {token}: {before.decode([token])!r} -> {now.decode([token])!r}"
-        return [f"vocabulary: {before}, of which {which}"]
+        return [f"vocabulary: {before}, {which}"]
 
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
-        """With rotary positions a window may have any length, and so any number of segments."""
+        """With rotary positions a window may have any length, and therefore any number of segments."""
         seen = super().seen_by_weights(name, field, rotary=rotary)
         return seen | {"shape": (), "high": None if name == "segment" else field.high} if rotary else seen
 
 
 class GrowingText:
-    """A text while its tokens arrive: only whole characters are released, and nothing of a stop string.
+    """A text whose tokens arrive in parts: releases whole characters only, and nothing of a stop string.
 
-    stops: the text ends before the first of these that is complete; what may become one is held back
+    stops: the text ends before the first of these to be complete; a possible beginning of one is held back
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]):
@@ -123,11 +124,11 @@ class GrowingText:
         self.ended = False
 
     def add(self, tokens: Sequence[int], *, last: bool = False) -> str:
-        """The text that some more tokens release. last: no more will come, so nothing is held back."""
+        """The text that these tokens release. last: there are no more, so nothing is held back"""
         if self.ended:
             return ""
         self.whole += self.decoder.decode(self.vocabulary.bytes_of(tokens), last)
-        found = [(at + len(stop), at) for stop in self.stops if (at := self.whole.find(stop)) >= 0]  # the first that is complete counts
+        found = [(at + len(stop), at) for stop in self.stops if (at := self.whole.find(stop)) >= 0]  # the first to be complete counts
         self.ended = last or bool(found) or self.vocabulary.end in tokens
         if self.ended:
             self.whole = self.whole[: min(found)[1]] if found else self.whole + self.decoder.decode(b"", True)
@@ -136,11 +137,6 @@ class GrowingText:
         return self.whole[before:until]
 
     def _waiting(self) -> int:
-        """How many characters at the end may begin a stop string."""
+        """The number of characters at the end that may begin a stop string."""
         starts = (size for stop in self.stops for size in range(1, len(stop)) if self.whole.endswith(stop[:size]))
         return max(starts, default=0)
-
-
-def numbered(texts: Sequence[str]) -> str:
-    """Texts as one, each under its number."""
-    return "\n".join(f"[{number}]\n{text}\n" for number, text in enumerate(texts))

@@ -1,7 +1,7 @@
-"""Text as numbers, and back: bytes, characters, a BPE trained on the text, or GPT-2's. It is stored with the run.
+"""Vocabularies, stored with the run: text as bytes, characters, or a BPE, trained on the text or GPT-2's.
 
-The first 256 tokens are the bytes, so that whatever is written has tokens and none is unknown; then come characters or merges; the last
-token ends a document, and no text has it.
+The first 256 tokens are the bytes, so that every text has tokens and none is unknown; then come characters or merges. The last token
+ends a document and occurs in no text.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ LONGEST_NAME = 4000  # characters of a token's name
 class Vocabulary:
     """How text becomes tokens.
 
-    kind: bytes | characters | bpe | gpt2; of the first two a byte's token is its value, of the others it stands where GPT-2 has it
-    characters: of kind characters, those that are a token each; what others there are is written byte by byte
-    merges: of kinds bpe and gpt2, pairs of token names as byte-level BPE writes them
+    kind: bytes | characters | bpe | gpt2. A byte's token is its value for the first two, and GPT-2's for the others
+    characters: for kind characters, those with a token of their own; others are encoded byte by byte
+    merges: for kinds bpe and gpt2, pairs of token names in byte-level BPE's notation
     """
 
     kind: str
@@ -38,17 +38,17 @@ class Vocabulary:
         if self.kind not in KINDS:
             raise unknown("kind of vocabulary", str(self.kind), KINDS)
         if not isinstance(self.characters, str) or len(self.characters) > MOST_CHARACTERS:
-            raise UserError(f"the characters of a vocabulary are a word, of at most {MOST_CHARACTERS:,}")
+            raise UserError(f"the characters of a vocabulary must be a string of at most {MOST_CHARACTERS:,}")
         if len({*self.characters}) != len(self.characters) or any("\ud800" <= each <= "\udfff" for each in self.characters):
-            raise UserError("a character stands twice in a vocabulary, or is half of one")
+            raise UserError("a character of a vocabulary occurs twice, or is a surrogate, half a character")
         if not isinstance(self.merges, tuple) or len(self.merges) > MOST_MERGES:
-            raise UserError(f"the merges of a vocabulary are at most {MOST_MERGES:,}")
+            raise UserError(f"a vocabulary has at most {MOST_MERGES:,} merges")
         if not all(len(pair) == 2 and all(isinstance(part, str) and len(part) <= LONGEST_NAME for part in pair) for pair in self.merges):
-            raise UserError(f"merges are pairs of words, of at most {LONGEST_NAME:,} characters")
+            raise UserError(f"merges must be pairs of strings of at most {LONGEST_NAME:,} characters")
         if (self.characters and self.kind != "characters") or (self.merges and self.kind not in ("bpe", "gpt2")):
             raise UserError(f"a vocabulary of {self.kind} has no {'characters' if self.characters else 'merges'}")
         if self.kind in ("bpe", "gpt2"):
-            _ = self._names  # refuses what is no token
+            _ = self._names  # refuses merges of unknown tokens
 
     @classmethod
     def from_json(cls, tree: Any) -> "Vocabulary":
@@ -57,7 +57,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """The number of tokens, the end included."""
+        """The number of tokens, including the end."""
         return self.end + 1
 
     @property
@@ -71,11 +71,11 @@ class Vocabulary:
         return hashlib.sha256(repr((self.kind, self.characters, self.merges)).encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [n], of any text, of which half a character, which JSON can hold, becomes a question mark; the end is never among them."""
+        """int32 [n], without an end token. A lone surrogate, which JSON can hold, becomes a question mark."""
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """As `encode`, of several at once: the BPEs take all processors for it."""
+        """`encode` for several texts; the BPEs use all processors."""
         whole = [text.encode("utf-8", "replace").decode() for text in texts]
         if self.kind == "bytes":
             return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in whole]
@@ -84,20 +84,20 @@ class Vocabulary:
         return [np.asarray(each.ids, np.int32) for each in self._tokenizer.encode_batch_fast(whole, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of tokens; bytes that make no character, as where tokens end in the middle of one, become U+FFFD."""
+        """The text of tokens; invalid UTF-8, such as a character cut off at the end, becomes U+FFFD."""
         return self.bytes_of(ids).decode("utf-8", "replace")
 
     def bytes_of(self, ids: Iterable[int]) -> bytes:
-        """The bytes of tokens; the end has none. Raises UserError for a number that is no token."""
+        """The bytes of tokens; the end has none. Raises UserError for a number that is not a token."""
         spelled = self._spelled
         numbers = [int(number) for number in ids]
         if wrong := next((number for number in numbers if not 0 <= number < len(spelled)), None):
-            raise UserError(f"{wrong} is no token: this vocabulary has 0 to {self.end}")
+            raise UserError(f"{wrong} is not a token: this vocabulary has 0 to {self.end}")
         return b"".join(spelled[number] for number in numbers)
 
     @functools.cached_property
     def byte_lengths(self) -> np.ndarray:
-        """int32 [size]: how many bytes of UTF-8 a token is; 0 for the end."""
+        """int32 [size]: the number of UTF-8 bytes of each token; 0 for the end."""
         return np.asarray([len(each) for each in self._spelled], np.int32)
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class Vocabulary:
 
     @functools.cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray]:
-        """(code points of the characters, in order; the token of each)"""
+        """(the characters' code points, sorted; their tokens)"""
         points = np.asarray([ord(each) for each in self.characters], np.uint32)
         order = np.argsort(points)
         return points[order], (BYTES + order).astype(np.int32)

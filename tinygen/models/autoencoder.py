@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_positive
 from tinygen.models.classifier import Block
 from tinygen.nn.attention import Attention
 from tinygen.nn.convolution import Convolution, GroupNorm
@@ -33,22 +33,18 @@ class Autoencoder(nnx.Module):
         self, *, shape: Sequence[int], widths: Sequence[int], depth: int, latent: int, groups: int, precision: str, attention: str,
         needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        for key, value in dict(depth=depth, latent=latent, groups=groups).items():
-            if value < 1:
-                raise UserError(f"config.model.{key}={value} must be positive")
+        check_positive("model", depth=depth, latent=latent, groups=groups)
         if not 1 <= len(widths) <= 16 or any(width < 1 or width % groups for width in widths):
             raise UserError(f"config.model.widths={tuple(widths)} must be 1 to 16 multiples of config.model.groups={groups}")
         if len(shape) != 3:
             raise UserError(f"model autoencoder reads images [H, W, C], but the data's examples have shape {list(shape)}")
         self.factor, self.latent = 2 ** (len(widths) - 1), latent
         self.check_sides(shape)
-        sizes: dict[str, Any] = dict(
-            widths=widths, depth=depth, groups=groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
-        )
-        self.encoder = Encoder(shape[-1], 2 * latent, **sizes)
+        kind: dict[str, Any] = dict(precision=precision, rngs=rngs, attention=attention, needs_jvp=needs_jvp)
+        self.encoder = Encoder(shape[-1], 2 * latent, widths=widths, depth=depth, groups=groups, **kind)
         self.quant = Convolution(2 * latent, 2 * latent, side=1, precision=precision, rngs=rngs)
         self.post_quant = Convolution(latent, latent, side=1, precision=precision, rngs=rngs)
-        self.decoder = Decoder(latent, shape[-1], **sizes)
+        self.decoder = Decoder(latent, shape[-1], widths=widths, depth=depth, groups=groups, **kind)
 
     def encode(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(mean, σ) of the latents' normal distribution, each [B, H/f, W/f, latent]. Raises UserError for sides that f does not divide."""
@@ -79,12 +75,12 @@ class Encoder(nnx.Module):
     """[B, H, W, C] -> [B, H/f, W/f, outputs], from the highest resolution to the lowest."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, attention: str, needs_jvp: bool,
-        rngs: nnx.Rngs,
+        self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, rngs: nnx.Rngs, **kind: Any
     ):  # fmt: skip
+        """kind: keywords of `Attention`"""
         self.stem = Convolution(inputs, widths[0], precision=precision, rngs=rngs)
         self.stages = stages((widths[0], *widths), depth, groups, resize="half", precision=precision, rngs=rngs)
-        self.middle = Middle(widths[-1], groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        self.middle = Middle(widths[-1], groups, precision=precision, rngs=rngs, **kind)
         self.norm = GroupNorm(widths[-1], groups)
         self.out = Convolution(widths[-1], outputs, precision=precision, rngs=rngs)
 
@@ -99,11 +95,11 @@ class Decoder(nnx.Module):
     """[B, h, w, inputs] -> [B, f·h, f·w, C], from the lowest resolution up, with one more block per stage than the encoder."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, attention: str, needs_jvp: bool,
-        rngs: nnx.Rngs,
+        self, inputs: int, outputs: int, *, widths: Sequence[int], depth: int, groups: int, precision: str, rngs: nnx.Rngs, **kind: Any
     ):  # fmt: skip
+        """kind: keywords of `Attention`"""
         self.stem = Convolution(inputs, widths[-1], precision=precision, rngs=rngs)
-        self.middle = Middle(widths[-1], groups, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        self.middle = Middle(widths[-1], groups, precision=precision, rngs=rngs, **kind)
         self.stages = stages((widths[-1], *reversed(widths)), depth + 1, groups, resize="double", precision=precision, rngs=rngs)
         self.norm = GroupNorm(widths[0], groups)
         self.out = Convolution(widths[0], outputs, precision=precision, rngs=rngs)
@@ -117,13 +113,10 @@ class Decoder(nnx.Module):
 
 def stages(widths: Sequence[int], depth: int, groups: int, *, resize: str, precision: str, rngs: nnx.Rngs) -> nnx.List:
     """One stage per width after the first, which is the input's; all but the last resize."""
-    pairs, last = itertools.pairwise(widths), len(widths) - 2
-    return nnx.List(
-        [
-            Stage(inputs, outputs, depth, groups, resize="keep" if at == last else resize, precision=precision, rngs=rngs)
-            for at, (inputs, outputs) in enumerate(pairs)
-        ]
-    )
+    pairs = [*itertools.pairwise(widths)]
+    steps = [resize] * (len(pairs) - 1) + ["keep"]
+    zipped = zip(pairs, steps, strict=True)
+    return nnx.List([Stage(*pair, depth, groups, resize=step, precision=precision, rngs=rngs) for pair, step in zipped])
 
 
 class Stage(nnx.Module):
@@ -152,10 +145,10 @@ class Stage(nnx.Module):
 class Middle(nnx.Module):
     """A residual block, single-head self-attention over all pixels, and another residual block."""
 
-    def __init__(self, width: int, groups: int, *, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs):
+    def __init__(self, width: int, groups: int, *, precision: str, rngs: nnx.Rngs, **kind: Any):
         self.first, self.second = (Block(width, width, groups, stride=1, precision=precision, rngs=rngs) for _ in range(2))
         self.norm = GroupNorm(width, groups)
-        self.attention = Attention(width, 1, width, qk_norm=False, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
+        self.attention = Attention(width, 1, width, qk_norm=False, precision=precision, rngs=rngs, **kind)
 
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, H, W, C] -> [B, H, W, C]
         x = self.first(x)

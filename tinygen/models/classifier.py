@@ -1,12 +1,13 @@
 """A small residual network that classifies images; the features before its last layer serve as a metric between sets of images."""
 
+import itertools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_positive, check_share
 from tinygen.nn.convolution import Convolution, GroupNorm
 from tinygen.nn.layers import Linear, drop
 
@@ -42,11 +43,8 @@ class Classifier(nnx.Module):
         self, *, shape: Sequence[int], classes: int, width: int, stages: int, depth: int, groups: int, dropout: float, precision: str,
         rngs: nnx.Rngs,
     ):  # fmt: skip
-        for key, value in dict(width=width, stages=stages, depth=depth, groups=groups).items():
-            if value < 1:
-                raise UserError(f"config.model.{key}={value} must be positive")
-        if not 0 <= dropout < 1:
-            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        check_positive("model", width=width, stages=stages, depth=depth, groups=groups)
+        check_share("model", dropout=dropout)
         if len(shape) != 3:
             raise UserError(f"model classifier reads images [H, W, C], but the data's examples have shape {list(shape)}")
         if min(shape[:2]) < 2 ** (stages - 1) or stages > 16:
@@ -55,14 +53,11 @@ class Classifier(nnx.Module):
             raise UserError(f"config.model.groups={groups} does not divide config.model.width={width}")
         self.dropout = dropout
         self.stem = Convolution(shape[-1], width, precision=precision, rngs=rngs)
-        blocks, inputs = [], width
-        for stage, block in ((stage, block) for stage in range(stages) for block in range(depth)):
-            outputs = width * 2**stage
-            blocks.append(Block(inputs, outputs, groups, stride=1 if block else 2, precision=precision, rngs=rngs))
-            inputs = outputs
-        self.blocks = nnx.List(blocks)
-        self.norm = GroupNorm(inputs, groups)
-        self.out = Linear(inputs, classes, precision=precision, rngs=rngs)
+        widths = [width, *(width * 2**stage for stage in range(stages) for _ in range(depth))]
+        kinds = zip(itertools.pairwise(widths), [2, *[1] * (depth - 1)] * stages, strict=True)  # the first block of a stage halves
+        self.blocks = nnx.List([Block(*pair, groups, stride=stride, precision=precision, rngs=rngs) for pair, stride in kinds])
+        self.norm = GroupNorm(widths[-1], groups)
+        self.out = Linear(widths[-1], classes, precision=precision, rngs=rngs)
 
     def features(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] -> [B, D], the last block's output averaged over all pixels."""

@@ -5,7 +5,6 @@ The time and the conditions scale and shift the norm's output (FiLM, Perez et al
 downsampling, blocks, upsampling with a skip connection, blocks.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import UserError, check_positive
 from tinygen.nn import layers, stack
 from tinygen.nn.conditioning import Conditioned, Scalars, span
 from tinygen.nn.depthwise import Depthwise
-from tinygen.nn.layers import Linear, Output
+from tinygen.nn.layers import Linear, Output, depth_to_space, space_to_depth
 from tinygen.nn.matmul import narrow, wide
 
 
@@ -72,9 +71,7 @@ class ConvNeXt(Conditioned):
         rngs: nnx.Rngs,
     ):  # fmt: skip
         self._check(shape, patch, widths, depths, side)
-        for key, value in dict(expansion=expansion, condition_width=condition_width, time_scale=time_scale).items():
-            if not 0 < value < math.inf:
-                raise UserError(f"config.model.{key}={value} must be positive")
+        check_positive("model", patch=patch, expansion=expansion, condition_width=condition_width, time_scale=time_scale)
         stack.check(remat, 0, 1)
         dims, channels = len(shape) - 1, shape[-1]
         self.patch, self.inputs, self.remat = patch, tuple(inputs), remat
@@ -89,7 +86,7 @@ class ConvNeXt(Conditioned):
         first, last = widths[0], widths[-1]
         self.time = layers.TimeEmbedding(condition_width, time_scale, rngs=rngs)
         self.make_label(classes, condition_width, precision=precision, rngs=rngs)
-        self.scalars = Scalars(inputs, condition_width, time_scale, rngs=rngs) if inputs else None
+        self.scalars = Scalars(inputs, condition_width, time_scale, rngs=rngs)
         self.embed = linear(patch**dims * channels, first)
         self.blocks = blocks(first, depths[0])
         self.halve = linear(2**dims * first, last) if len(widths) == 2 else None
@@ -102,21 +99,15 @@ class ConvNeXt(Conditioned):
         self.head = linear(first, patch**dims * channels, zero=True) if head else None
 
     def __call__(
-        self,
-        x: jax.Array,
-        t: jax.Array,
-        r: jax.Array | None = None,
-        cond: Mapping[str, jax.Array] | None = None,
-        *,
+        self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *,
         rngs: nnx.Rngs | None = None,
-    ) -> Output:
+    ) -> Output:  # fmt: skip
         """Args: x [B, *places, C]; t [B] in [0, 1]; r [B] for an average velocity; cond: `label` int32 [B], `keep` bool [B], False for the
         null condition, and the objective's scalars [B].
         """
         del rngs  # no dropout
         h, cond = span(t, r, self.inputs, "ConvNeXt"), cond or {}
-        c = self.time(t) + self.label_embedding(cond, len(x))
-        c = jax.nn.silu(c if self.scalars is None else c + self.scalars(h, cond))
+        c = jax.nn.silu(self.time(t) + self.label_embedding(cond, len(x)) + self.scalars(h, cond))
         z = stack.apply(self.blocks, self.embed(space_to_depth(x, self.patch)), c, remat=self.remat, scan=0)
         if self.halve is not None and self.double is not None:
             low = stack.apply(self.inner, self.halve(space_to_depth(z, 2)), c, remat=self.remat, scan=0)
@@ -132,10 +123,9 @@ class ConvNeXt(Conditioned):
         if len(shape) not in (2, 3):
             raise UserError(f"model convnext takes images [H, W, C] or sound [L, C], but the data's examples have shape {list(shape)}")
         if not 1 <= len(widths) == len(depths) <= 2:
-            raise UserError(
-                f"config.model.widths={widths} and depths={depths} must have one value per resolution, for one or two resolutions"
-            )
-        for key, values in dict(patch=(patch,), widths=widths, depths=depths).items():
+            what = f"config.model.widths={widths} and depths={depths}"
+            raise UserError(f"{what} must have one value per resolution, for one or two resolutions")
+        for key, values in dict(widths=widths, depths=depths).items():
             if min(values) < 1:
                 raise UserError(f"config.model.{key}={values if len(values) > 1 else values[0]} must be positive")
         if side < 1 or side % 2 == 0:
@@ -149,22 +139,3 @@ def film(x: jax.Array, scale_shift: jax.Array) -> jax.Array:
     """x [B, *places, C] scaled by 1 + the first half of scale_shift [B, 2 C] and shifted by the second."""
     scale, shift = jnp.split(scale_shift.reshape(len(x), *[1] * (x.ndim - 2), -1), 2, -1)
     return x * (1.0 + scale) + shift
-
-
-def space_to_depth(x: jax.Array, patch: int) -> jax.Array:
-    """[B, *places, C] -> [B, *⌈places / patch⌉, patch^dims · C], zero-padded at the end of each dimension."""
-    B, *places, C = x.shape
-    counts = layers.patches_of(places, patch)
-    x = layers.pad_to_patches(x, patch).reshape(B, *[each for count in counts for each in (count, patch)], C)
-    dims = len(places)
-    order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
-    return x.transpose(order).reshape(B, *counts, -1)
-
-
-def depth_to_space(x: jax.Array, patch: int, places: Sequence[int]) -> jax.Array:
-    """The inverse of `space_to_depth`, cropped to `places`."""
-    B, *counts, _ = x.shape
-    dims = len(counts)
-    x = x.reshape(B, *counts, *[patch] * dims, -1)
-    order = [0, *[each for axis in range(1, dims + 1) for each in (axis, axis + dims)], 2 * dims + 1]
-    return layers.crop(x.transpose(order).reshape(B, *(count * patch for count in counts), -1), places)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, check_positive, unknown
 from tinygen.nn import experts as mixture
 from tinygen.nn import layers, masking, rope, stack
 from tinygen.nn.attention import Attention
@@ -104,10 +104,9 @@ class MicroDiT(Conditioned):
         text_width: int, adaln: str, qk_norm: bool, time_scale: float, inputs: Sequence[str], head: bool, precision: str, attention: str,
         needs_jvp: bool, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
-        self._check(shape, patch, width, depth, heads, mlp_ratio, mlp_multiple, time_scale, adaln)
-        self._check_positions(positions, position_grid, width, heads)
+        rest = dict(depth=depth, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple, time_scale=time_scale)
+        self._check(shape, patch, width, heads, adaln, positions, position_grid, **rest)
         size, mixer = width // heads, (mixer_width or width) if mixer_depth else width
-        self._check_mixer(mixer_depth, mixer_width, mixer, size)
         ratios, counts = block_sizes(depth, heads, mlp_ratio, mlp_ratio_first, attention_first)
         stack.check(remat, scan, depth)
         self.shape, self.patch, self.remat, self.scan = tuple(shape), patch, remat, scan
@@ -116,7 +115,7 @@ class MicroDiT(Conditioned):
         self.num = masking.num_kept(math.prod(self.grid), mask)
         mixture.check(experts, capacity, self.num)
         text = (text_width or width) if text_vocabulary or text_features else 0
-        self._check_text(text_depth, text, size)
+        self._check_widths(size, mixer_depth, mixer_width, mixer, text_depth, text)
         kind: dict[str, Any] = dict(qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs)
         common: dict[str, Any] = dict(text=text, capacity=capacity, own=adaln == "block", **kind)
         hidden: Callable[[int, float], int] = functools.partial(swiglu_hidden, multiple=mlp_multiple)
@@ -126,25 +125,26 @@ class MicroDiT(Conditioned):
         self.time = layers.TimeEmbedding(width, time_scale, rngs=rngs)
         self.make_label(classes, width, precision=precision, rngs=rngs)
         self.modulation = None if adaln == "block" else linear(width, 6 * width, zero=True)
-        self.blocks = backbone(width, size, ratios, counts, hidden, experts=experts, **common)
+        kinds = [(count, size, hidden(width, ratio)) for count, ratio in zip(counts, ratios, strict=True)]
+        self.blocks = backbone(width, kinds, experts, **common)
         self.final_modulation = linear(width, 2 * width, zero=True)
         self.final = linear(width, outputs, zero=True)
-        self._add_mixer(mixer_depth, mixer, width, hidden(mixer, mlp_ratio), heads=mixer // size, head_size=size, **common)
+        self._add_mixer(mixer_depth, mixer, width, linear, (mixer // size, size, hidden(mixer, mlp_ratio)), **common)
         reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
         self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
         self.caption = linear(text, width) if text else None
-        self.inputs, self.scalars = tuple(inputs), Scalars(inputs, width, time_scale, rngs=rngs) if inputs else None
+        self.inputs, self.scalars = tuple(inputs), Scalars(inputs, width, time_scale, rngs=rngs)
         self.head = linear(width, outputs, zero=True) if head else None
         self.head_modulation = linear(width, 2 * width, zero=True) if head else None
         self.mixtures = sum(block.experts is not None for block in self.blocks)
 
-    def _add_mixer(self, depth: int, width: int, condition: int, hidden: int, *, precision: str, rngs: nnx.Rngs, **common: Any) -> None:
-        """The patch mixer, and the way from its width to the backbone's, which is that of the condition."""
-        common |= dict(precision=precision, rngs=rngs)
-        self.mixer = nnx.List([Block(width, condition, hidden=hidden, experts=0, **common) for _ in range(depth)])
-        shared = depth and not common["own"]
-        self.mixer_modulation = Linear(condition, 6 * width, zero=True, precision=precision, rngs=rngs) if shared else None
-        self.project = Linear(width, condition, precision=precision, rngs=rngs) if depth else None
+    def _add_mixer(
+        self, depth: int, width: int, condition: int, linear: Callable[..., Linear], kind: tuple[int, ...], **common: Any
+    ) -> None:  # fmt: skip
+        """The patch mixer, and the projection to the backbone's width, which is that of the condition."""
+        self.mixer = nnx.List([Block(width, condition, *kind, experts=0, **common) for _ in range(depth)])
+        self.mixer_modulation = linear(condition, 6 * width, zero=True) if depth and not common["own"] else None
+        self.project = linear(width, condition) if depth else None
 
     def __call__(
         self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *,
@@ -160,8 +160,7 @@ class MicroDiT(Conditioned):
         B, L, _ = tokens.shape
         cond = self.encode(cond or {}, B)
         caption = (cond["caption"], cond["caption_mask"]) if self.text is not None else None
-        scalars = jnp.zeros(()) if self.scalars is None else self.scalars(h, cond)
-        c = jax.nn.silu(self.time(t) + self._condition(cond, B) + scalars)
+        c = jax.nn.silu(self.time(t) + self._condition(cond, B) + self.scalars(h, cond))
         if self.project is not None:
             modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
             tokens, _ = stack.apply(self.mixer, (tokens, {}), c, modulation, caption, angles, remat=self.remat, scan=0)
@@ -215,12 +214,9 @@ class MicroDiT(Conditioned):
 
     @staticmethod
     def _check(
-        shape: Sequence[int], patch: int, width: int, depth: int, heads: int, ratio: float, multiple: int, time_scale: float, adaln: str
-    ) -> None:
-        sizes = dict(patch=patch, width=width, depth=depth, heads=heads, mlp_ratio=ratio, mlp_multiple=multiple, time_scale=time_scale)
-        for key, value in sizes.items():
-            if not 0 < value < math.inf:
-                raise UserError(f"config.model.{key}={value} must be positive")
+        shape: Sequence[int], patch: int, width: int, heads: int, adaln: str, positions: str, grid: int, **rest: float
+    ) -> None:  # fmt: skip
+        check_positive("model", patch=patch, width=width, heads=heads, **rest)
         if len(shape) != 3:
             raise UserError(f"model microdit takes images [H, W, C], but the data's examples have shape {list(shape)}")
         if patch > min(shape[:2]):
@@ -231,9 +227,6 @@ class MicroDiT(Conditioned):
             raise UserError(f"config.model.width={width} must be a multiple of 4, for sincos positions in two dimensions")
         if adaln not in ("block", "shared"):
             raise UserError(f"config.model.adaln={adaln!r} must be 'block' or 'shared'")
-
-    @staticmethod
-    def _check_positions(positions: str, grid: int, width: int, heads: int) -> None:
         if positions not in POSITIONS:
             raise unknown("config.model.positions", positions, POSITIONS)
         if positions == "rope" and width // heads % 4:
@@ -245,32 +238,25 @@ class MicroDiT(Conditioned):
             raise UserError(f"config.model.position_grid={grid} must be 0 (as many rows of patches as there are) or positive")
 
     @staticmethod
-    def _check_mixer(depth: int, given: int, width: int, head_size: int) -> None:
-        if depth < 0 or given < 0:
-            raise UserError(f"config.model.mixer_depth={depth} and mixer_width={given} must be 0 (none, and as the backbone) or positive")
-        if width % head_size or width % 4:
-            raise UserError(f"config.model.mixer_width={width} must be a multiple of 4 and of a head's size, width / heads = {head_size}")
-        if given and not depth:
-            raise UserError(f"config.model.mixer_width={given} has no effect without blocks: set config.model.mixer_depth")
+    def _check_widths(size: int, mixer_depth: int, mixer_width: int, mixer: int, text_depth: int, text: int) -> None:
+        """size: of a head; mixer, text: the features per token that result"""
+        if mixer_depth < 0 or mixer_width < 0:
+            given = f"config.model.mixer_depth={mixer_depth} and mixer_width={mixer_width}"
+            raise UserError(f"{given} must be 0 (none, and as the backbone) or positive")
+        if mixer % size or mixer % 4:
+            raise UserError(f"config.model.mixer_width={mixer} must be a multiple of 4 and of a head's size, width / heads = {size}")
+        if mixer_width and not mixer_depth:
+            raise UserError(f"config.model.mixer_width={mixer_width} has no effect without blocks: set config.model.mixer_depth")
+        if text and text_depth < 1:
+            raise UserError(f"config.model.text_depth={text_depth}: captions need at least one block")
+        if text < 0 or text % size:
+            raise UserError(f"config.model.text_width={text} must be a multiple of a head's size, width / heads = {size}")
 
-    @staticmethod
-    def _check_text(depth: int, width: int, head_size: int) -> None:
-        if width and depth < 1:
-            raise UserError(f"config.model.text_depth={depth}: captions need at least one block")
-        if width < 0 or width % head_size:
-            raise UserError(f"config.model.text_width={width} must be a multiple of a head's size, width / heads = {head_size}")
 
-
-def backbone(
-    width: int, head_size: int, ratios: Sequence[float], counts: Sequence[int], hidden: Callable[[int, float], int], *, experts: int,
-    **common: Any,
-) -> nnx.List:  # fmt: skip
-    """The blocks with these ratios and numbers of heads. Every second one from the last but one on is a mixture: the last never is."""
-    blocks, depth = [], len(ratios)
-    for index, (ratio, count) in enumerate(zip(ratios, counts, strict=True)):
-        mixed = experts if (depth - index) % 2 == 0 else 0
-        blocks.append(Block(width, width, count, head_size, hidden(width, ratio), experts=mixed, **common))
-    return nnx.List(blocks)
+def backbone(width: int, kinds: Sequence[tuple[int, ...]], experts: int, **common: Any) -> nnx.List:
+    """Blocks of these (heads, head size, hidden features). Every second one is a mixture of experts, and the last is not."""
+    mixed = [experts if (len(kinds) - index) % 2 == 0 else 0 for index in range(len(kinds))]
+    return nnx.List([Block(width, width, *kind, experts=num, **common) for kind, num in zip(kinds, mixed, strict=True)])
 
 
 def block_sizes(depth: int, heads: int, ratio: float, ratio_first: float, attention_first: float) -> tuple[list[float], list[int]]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tinygen.errors import UserError, unknown
+from tinygen.errors import UserError, check_positive, check_share, unknown
 from tinygen.nn import causal_attention, layers, rope, stack
 from tinygen.nn.attention import LOWEST
 from tinygen.nn.causal_attention import Cache, CausalAttention
@@ -45,11 +45,8 @@ class Block(nnx.Module):
         x = layers.pin(x, "batch", ...)
         mixed, cache = self.attention(self.attention_norm(x), segment, position, angles, cache)
         keys = (None, None, None) if key is None else tuple(jax.random.split(key, 3))
-        x = x + self._dropped(mixed, keys[0])
-        return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)), keys[1]), cache, keys[2]
-
-    def _dropped(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        return x if key is None else drop(x, self.dropout, key)
+        x = x + drop(mixed, self.dropout, keys[0])
+        return x + drop(self.feed_forward(self.feed_forward_norm(x)), self.dropout, keys[1]), cache, keys[2]
 
 
 class MiniGPT(nnx.Module):
@@ -68,11 +65,8 @@ class MiniGPT(nnx.Module):
         attention: str, remat: str, scan: int, rngs: nnx.Rngs,
     ):  # fmt: skip
         sizes = dict(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio, mlp_multiple=mlp_multiple)
-        for key, value in dict(**sizes, vocabulary_multiple=vocabulary_multiple).items():
-            if value <= 0:
-                raise UserError(f"config.model.{key}={value} must be positive")
-        if not 0 <= dropout < 1:
-            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+        check_positive("model", **sizes, vocabulary_multiple=vocabulary_multiple)
+        check_share("model", dropout=dropout)
         if width % heads or width // heads % 2:
             raise UserError(f"config.model.heads={heads} must divide config.model.width={width} into heads of an even size")
         groups = kv_heads or heads
@@ -118,14 +112,14 @@ class MiniGPT(nnx.Module):
         rngs: the stream `dropout`, in training; None = no dropout
         """
         if position is None:
-            position = position_range(tokens.shape[1]) if segment is None else segment_positions(segment)
+            position = jnp.arange(tokens.shape[1], dtype=jnp.int32) if segment is None else segment_positions(segment)
         position = jnp.broadcast_to(position, tokens.shape)
         x = self.tokens(tokens)
         if self.places is not None:
             x = x + self.places(position)
         key = rngs.dropout() if rngs is not None and self.dropout else None
         keys = (None, None) if key is None else tuple(jax.random.split(key))
-        x = x if keys[0] is None else drop(x, self.dropout, keys[0])
+        x = drop(x, self.dropout, keys[0])
         angles = None if self.places is not None else rope.line_angles(position, self.size)
         if cache is None:
             x, _, _ = stack.apply(self.blocks, (x, None, keys[1]), segment, position, angles, remat=self.remat, scan=self.scan)
@@ -167,13 +161,8 @@ class MiniGPT(nnx.Module):
         return tuple(causal_attention.empty_cache(batch, self.length, self.groups, self.size, dtype) for _ in self.blocks)
 
 
-def position_range(length: int) -> jax.Array:
-    """Positions [1, length], from 0."""
-    return jnp.arange(length, dtype=jnp.int32)[None]
-
-
 def segment_positions(segment: jax.Array) -> jax.Array:
     """Positions int32 [B, T] from the start of each token's segment. The tokens of a segment are contiguous."""
-    index = position_range(segment.shape[1])
+    index = jnp.arange(segment.shape[1], dtype=jnp.int32)[None]
     begins = jnp.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)

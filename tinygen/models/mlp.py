@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from tinygen.errors import UserError
+from tinygen.errors import check_positive, check_share
 from tinygen.nn.layers import Linear, drop, pin
 
 
@@ -25,21 +25,11 @@ class MLP(nnx.Module):
     )
 
     def __init__(
-        self,
-        *,
-        shape: Sequence[int],
-        target_shape: Sequence[int],
-        hidden: int,
-        depth: int,
-        dropout: float,
-        precision: str,
+        self, *, shape: Sequence[int], target_shape: Sequence[int], hidden: int, depth: int, dropout: float, precision: str,
         rngs: nnx.Rngs,
-    ):
-        for key, value in dict(hidden=hidden, depth=depth).items():
-            if value < 1:
-                raise UserError(f"config.model.{key}={value} must be positive")
-        if not 0 <= dropout < 1:
-            raise UserError(f"config.model.dropout={dropout} must lie in [0, 1)")
+    ):  # fmt: skip
+        check_positive("model", hidden=hidden, depth=depth)
+        check_share("model", dropout=dropout)
         self.target_shape, self.dropout = tuple(target_shape), dropout
         inputs = [math.prod(shape), *[hidden] * (depth - 1)]
         self.hidden = nnx.List([Linear(each, hidden, precision=precision, rngs=rngs) for each in inputs])

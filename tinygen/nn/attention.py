@@ -37,10 +37,10 @@ LOWEST = -1e30  # the score of a masked key: finite, since the difference of two
 Segments = tuple[jax.Array, jax.Array]
 
 
-class Attention(nnx.Module):
-    """Multi-head self- or cross-attention; heads · head_size need not equal width. Raises UserError for a method that does not support
-    these heads on this machine.
+class Projections(nnx.Module):
+    """The layers before and after attention: queries, keys and values of each head, and the output.
 
+    kv_heads: key and value heads, each shared by heads / kv_heads query heads (Ainslie et al. 2023); divides heads
     context: features of the context's tokens; 0 = self-attention
     zero: initialize the output layer to zero, for blocks without a gate
     """
@@ -52,16 +52,36 @@ class Attention(nnx.Module):
     )
 
     def __init__(
-        self, width: int, heads: int, head_size: int, *, context: int = 0, zero: bool = False, qk_norm: bool, precision: str,
-        attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+        self, width: int, heads: int, kv_heads: int, head_size: int, *, context: int = 0, zero: bool = False, qk_norm: bool,
+        precision: str, rngs: nnx.Rngs,
     ):  # fmt: skip
-        inner, other = heads * head_size, context or width
-        self.query, self.key, self.value = (Linear(inputs, inner, precision=precision, rngs=rngs) for inputs in (width, other, other))
-        self.out = Linear(inner, width, precision=precision, rngs=rngs, zero=zero)
+        sizes = (width, heads), (context or width, kv_heads), (context or width, kv_heads)
+        self.query, self.key, self.value = (Linear(each, num * head_size, precision=precision, rngs=rngs) for each, num in sizes)
+        self.out = Linear(heads * head_size, width, precision=precision, rngs=rngs, zero=zero)
         self.query_norm = RMSNorm(head_size) if qk_norm else None
         self.key_norm = RMSNorm(head_size) if qk_norm else None
-        self.heads, self.precision, self.method, self.needs_jvp = heads, precision, attention, needs_jvp
-        check(attention, backend=platform(), precision=precision, head_size=head_size, needs_jvp=needs_jvp)
+        self.heads, self.kv_heads, self.head_size, self.precision = heads, kv_heads, head_size, precision
+
+    def project(self, x: jax.Array, context: jax.Array | None, angles: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(queries [B, L, N, K] of x [B, L, D], keys and values [B, S, N', K] of the context [B, S, C] or x), normalized and rotated."""
+        x = narrow(x, precision=self.precision)
+        other = x if context is None else narrow(context, precision=self.precision)
+        given = ((self.query, x), (self.key, other), (self.value, other))
+        q, k, v = (narrow(f(rows), precision=self.precision).reshape(*rows.shape[:2], -1, self.head_size) for f, rows in given)
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        return (q, k, v) if angles is None else (rotate(q, angles), rotate(k, angles), v)
+
+
+class Attention(Projections):
+    """Multi-head self- or cross-attention; heads · head_size need not equal width. Raises UserError for a method that does not support
+    these heads on this machine. The other keywords are those of `Projections`.
+    """
+
+    def __init__(self, width: int, heads: int, head_size: int, *, precision: str, attention: str, needs_jvp: bool, **keywords: Any):
+        super().__init__(width, heads, heads, head_size, precision=precision, **keywords)
+        self.method, self.needs_jvp = attention, needs_jvp
+        choose(attention, backend=platform(), precision=precision, head_size=head_size, segments=False, needs_jvp=needs_jvp)
 
     def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
         """Raises UserError unless mesh.tensor splits the heads evenly. keys: config.model's, which the message names"""
@@ -83,14 +103,7 @@ class Attention(nnx.Module):
         angles: [L, K/2] or [B, L, K/2], by which the queries and keys of every head are rotated (see `rope`); None = no rotation
         """
         B, L, _ = x.shape
-        x = narrow(x, precision=self.precision)
-        seen = x if context is None else narrow(context, precision=self.precision)
-        given = ((self.query, x), (self.key, seen), (self.value, seen))
-        q, k, v = (narrow(layer(rows), precision=self.precision).reshape(B, rows.shape[1], self.heads, -1) for layer, rows in given)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
+        q, k, v = self.project(x, context, angles)
         segments = None if mask is None else (jnp.ones((B, L), jnp.int32), mask.astype(jnp.int32))
         method = "auto" if segments is not None and self.method == "cudnn" else self.method  # cudnn has no masks
         mixed = attention(q, k, v, segments=segments, precision=self.precision, method=method, needs_jvp=self.needs_jvp)
@@ -98,16 +111,9 @@ class Attention(nnx.Module):
 
 
 def attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    causal: bool = False,
-    segments: Segments | None = None,
-    precision: str,
-    method: str = "auto",
-    needs_jvp: bool = False,
-) -> jax.Array:
+    q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False, segments: Segments | None = None, precision: str,
+    method: str = "auto", needs_jvp: bool = False,
+) -> jax.Array:  # fmt: skip
     """softmax(q·kᵀ/√K)·v per head, the softmax in float32: q [B, L, N, K], k and v [B, S, N, K] -> [B, L, N, K].
 
     causal: query i attends to keys 0 to i
@@ -131,32 +137,28 @@ def attention(
 
 
 def choose(
-    method: str, *, backend: str, precision: str, scores: int, head_size: int, segments: bool, needs_jvp: bool
+    method: str, *, backend: str, precision: str, scores: int = 0, head_size: int, segments: bool, needs_jvp: bool
 ) -> tuple[str, str]:  # fmt: skip
-    """(method, reason): cuDNN's where it is supported, else by the bytes of one layer's `scores` on a device.
+    """(method, reason): for auto cuDNN's if it is supported, else by the bytes of one layer's `scores` on a device.
+
+    Raises UserError for a method that is unknown or not supported here.
 
     Scores take 4·B·N·L·S bytes: 48 MiB for a batch of 64 in 12 heads with 128 tokens each, 3 GiB with 1024. Plain keeps those of
     every layer for the backward pass; blockwise recomputes them, which is a sixth more work.
     """
-    check(method, backend=backend, precision=precision, head_size=head_size, segments=segments, needs_jvp=needs_jvp)
+    if method not in METHODS:
+        raise unknown("config.attention", method, METHODS)
+    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
+    if method == "cudnn" and obstacle is not None:
+        raise UserError(f"config.attention=cudnn is not supported: {obstacle}. Use config.attention=auto")
     if method != "auto":
         return method, "set by config.attention"
-    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
     if obstacle is None:
         return "cudnn", "supported here"
     without = f"not cudnn: {obstacle}; " if backend == "cuda" else ""
     if scores <= LARGEST_SCORES:
         return "plain", f"{without}scores take at most {LARGEST_SCORES // 2**20} MiB"
     return "blockwise", f"{without}scores would take {scores / 2**30:.1f} GiB"
-
-
-def check(method: str, *, backend: str, precision: str, head_size: int, segments: bool = False, needs_jvp: bool) -> None:
-    """Raises UserError for a method that is unknown or not supported here."""
-    if method not in METHODS:
-        raise unknown("config.attention", method, METHODS)
-    obstacle = cudnn_obstacle(backend, precision, head_size, segments, needs_jvp)
-    if method == "cudnn" and obstacle is not None:
-        raise UserError(f"config.attention=cudnn is not supported: {obstacle}. Use config.attention=auto")
 
 
 def cudnn_obstacle(backend: str, precision: str, head_size: int, segments: bool, needs_jvp: bool) -> str | None:
@@ -200,6 +202,11 @@ def last_seen(L: int, S: int, causal: bool) -> np.ndarray:
     return np.minimum(np.arange(L), S - 1) if causal else np.full(L, S - 1)
 
 
+def masked_softmax(scores: jax.Array, visible: jax.Array) -> jax.Array:
+    """The softmax over the visible keys, 0 for the others."""
+    return jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
+
+
 def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segments | None, precision: str) -> jax.Array:
     """q [B, N, L, K], already scaled; k and v [B, N, S, K] -> [B, N, L, K]."""
     L, S = q.shape[2], k.shape[2]
@@ -213,8 +220,7 @@ def plain(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, segments: Segm
             weights = jax.nn.softmax(scores, -1)
         else:
             own = None if segments is None else (segments[0][:, start:stop], segments[1][:, :reach])
-            visible = seen(last[start:stop], np.arange(reach), own)
-            weights = jnp.where(visible, jax.nn.softmax(jnp.where(visible, scores, LOWEST), -1), 0.0)
+            weights = masked_softmax(scores, seen(last[start:stop], np.arange(reach), own))
         # Normalize the weights, not the mixed values (which would be less work): the weights' gradient is a difference of two terms
         # that a common offset of the values makes large, and rounding errors cancel only if both come from the same product.
         return product(weights, v[:, :, :reach], ((3,), (2,)), HEADS, precision=precision)

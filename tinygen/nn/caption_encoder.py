@@ -3,6 +3,8 @@
 Its input is tokens, or the embeddings of a pretrained text encoder (CLIP, T5).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -15,12 +17,9 @@ from tinygen.nn.layers import Embedding, Linear, RMSNorm, pin
 class TextBlock(nnx.Module):
     """x += attention(norm x); x += feed-forward(norm x): every token attends to all tokens that are not padding."""
 
-    def __init__(
-        self, width: int, heads: int, hidden: int, *, qk_norm: bool, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs
-    ):  # fmt: skip
-        self.attention = Attention(
-            width, heads, width // heads, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
-        )
+    def __init__(self, width: int, heads: int, hidden: int, *, precision: str, rngs: nnx.Rngs, **kind: Any):
+        """kind: keywords of `Attention`"""
+        self.attention = Attention(width, heads, width // heads, precision=precision, rngs=rngs, **kind)
         self.feed_forward = SwiGLU(width, hidden, precision=precision, rngs=rngs)
         self.attention_norm, self.feed_forward_norm = RMSNorm(width), RMSNorm(width)
 
@@ -40,21 +39,14 @@ class TextEncoder(nnx.Module):
     SHARDING = (*Attention.SHARDING, *SwiGLU.SHARDING)
 
     def __init__(
-        self, *, vocabulary: int, length: int, features: int, width: int, depth: int, heads: int, hidden: int, qk_norm: bool,
-        precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+        self, *, vocabulary: int, length: int, features: int, width: int, depth: int, heads: int, hidden: int, precision: str,
+        rngs: nnx.Rngs, **kind: Any,
     ):  # fmt: skip
-        """features: of an embedding; 0 = the input is tokens"""
+        """features: of an embedding; 0 = the input is tokens. kind: keywords of `Attention`"""
         self.project = Linear(features, width, precision=precision, rngs=rngs) if features else None
         self.embedding = None if features else Embedding(vocabulary, width, rngs=rngs)
         self.positions = None if features else Embedding(length, width, rngs=rngs)
-        self.blocks = nnx.List(
-            [
-                TextBlock(
-                    width, heads, hidden, qk_norm=qk_norm, precision=precision, attention=attention, needs_jvp=needs_jvp, rngs=rngs
-                )
-                for _ in range(depth)
-            ]
-        )  # fmt: skip
+        self.blocks = nnx.List([TextBlock(width, heads, hidden, precision=precision, rngs=rngs, **kind) for _ in range(depth)])
         self.norm = RMSNorm(width)
         self.null = nnx.Param(jax.random.normal(rngs.params(), (width,)))  # on the scale of the norm's output
 

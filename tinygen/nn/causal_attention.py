@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tinygen.errors import UserError
-from tinygen.nn.attention import LOWEST, Attention, attention, check, platform
-from tinygen.nn.layers import Linear, RMSNorm, pin
-from tinygen.nn.matmul import narrow, product, wide
-from tinygen.nn.rope import rotate
+from tinygen.nn.attention import HEADS, Projections, attention, choose, masked_softmax, platform
+from tinygen.nn.layers import pin
+from tinygen.nn.matmul import product, wide
 
 NOWHERE = -1  # the position of an empty cache slot
 
@@ -28,25 +27,15 @@ class Cache(NamedTuple):
     position: jax.Array
 
 
-class CausalAttention(nnx.Module):
-    """Token i attends to tokens 0 to i of its segment; with a cache, to those of the last `window` positions.
-
-    kv_heads: key and value heads, each shared by heads / kv_heads query heads (Ainslie et al. 2023); divides heads
-    """
-
-    SHARDING = Attention.SHARDING
+class CausalAttention(Projections):
+    """Token i attends to tokens 0 to i of its segment; with a cache, to those of the last `window` positions."""
 
     def __init__(
         self, width: int, heads: int, *, kv_heads: int, qk_norm: bool, precision: str, attention: str, rngs: nnx.Rngs
     ):  # fmt: skip
-        size = width // heads
-        self.query = Linear(width, width, precision=precision, rngs=rngs)
-        self.key, self.value = (Linear(width, kv_heads * size, precision=precision, rngs=rngs) for _ in range(2))
-        self.out = Linear(width, width, precision=precision, rngs=rngs, zero=True)  # each block begins as the identity
-        self.query_norm = RMSNorm(size) if qk_norm else None
-        self.key_norm = RMSNorm(size) if qk_norm else None
-        self.heads, self.kv_heads, self.size, self.precision, self.method = heads, kv_heads, size, precision, attention
-        check(attention, backend=platform(), precision=precision, head_size=size, segments=True, needs_jvp=False)
+        super().__init__(width, heads, kv_heads, width // heads, zero=True, qk_norm=qk_norm, precision=precision, rngs=rngs)
+        self.method = attention
+        choose(attention, backend=platform(), precision=precision, head_size=self.head_size, segments=True, needs_jvp=False)
 
     def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
         """Raises UserError unless mesh.tensor splits the heads evenly, though it may well split the products' width."""
@@ -63,12 +52,7 @@ class CausalAttention(nnx.Module):
         segment: int32 [B, T], 0 = padding, or None for a single segment; position: int32 [B, T]; angles: [B, T, K/2], or None
         """
         B, T, _ = x.shape
-        x = narrow(x, precision=self.precision)
-        q, k, v = (narrow(layer(x), precision=self.precision).reshape(B, T, -1, self.size) for layer in (self.query, self.key, self.value))
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
+        q, k, v = self.project(x, None, angles)
         if cache is not None:
             mixed, cache = self._cached(q, k, v, jnp.ones((B, T), bool) if segment is None else segment > 0, position, cache)
             return self.out(mixed), cache
@@ -102,10 +86,9 @@ class CausalAttention(nnx.Module):
         heads = pin(jnp.swapaxes((wide(q) * K**-0.5).reshape(B, T, groups, -1, K), 1, 2), "batch", "tensor", ...)  # [B, N', T, N/N', K]
         rows = heads.reshape(B, groups, T * (N // groups), K)
         k, v = (jnp.swapaxes(each, 1, 2) for each in (k, v))  # [B, N', S, K]
-        scores = wide(product(rows, k, ((3,), (3,)), ((0, 1), (0, 1)), precision=self.precision))
-        mask = jnp.repeat(visible, N // groups, 1)[:, None]  # [B, 1, T·N/N', S]
-        weights = jnp.where(mask, jax.nn.softmax(jnp.where(mask, scores, LOWEST), -1), 0.0)
-        mixed = product(weights, v, ((3,), (2,)), ((0, 1), (0, 1)), precision=self.precision)
+        scores = wide(product(rows, k, ((3,), (3,)), HEADS, precision=self.precision))
+        weights = masked_softmax(scores, jnp.repeat(visible, N // groups, 1)[:, None])  # [B, N', T·N/N', S]
+        mixed = product(weights, v, ((3,), (2,)), HEADS, precision=self.precision)
         return jnp.swapaxes(mixed.reshape(B, groups, T, -1, K), 1, 2).reshape(B, T, N * K)
 
 

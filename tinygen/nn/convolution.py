@@ -24,26 +24,27 @@ class Convolution(nnx.Module):
         self.stride, self.precision = stride, precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = pin(self.kernel[...], None, None, None, None)
-        y = convolve(pin(x, "batch", None, None, None), kernel, self.stride, precision=self.precision)
-        return pin(y + self.bias[...], "batch", None, None, None)
+        y = convolve(pin(x, "batch"), pin(self.kernel[...], None), self.stride, precision=self.precision)
+        return pin(y + self.bias[...], "batch")
 
 
-def convolve(x: jax.Array, kernel: jax.Array, stride: int, *, precision: str) -> jax.Array:
-    """x [B, H, W, C] with kernel [h, w, C, C'], padded to ⌈H / stride⌉ x ⌈W / stride⌉.
+def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1, *, precision: str) -> jax.Array:
+    """x [B, H, W, C] with kernel [h, w, C, C'], or [h, w, C] for each feature by itself, padded to ⌈H / stride⌉ x ⌈W / stride⌉.
+
+    In one dimension likewise: x [B, L, C] with kernel [l, C, C'] or [l, C].
 
     precision: "float32" is exact; otherwise operands are rounded to bfloat16, and so is the result, since JAX cannot differentiate a
         convolution whose result is wider than its operands
     """
-    dtype = jnp.float32 if precision == "float32" else jnp.bfloat16
+    dims = "HW"[: x.ndim - 2]
+    if precision != "float32":
+        x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+    depthwise = kernel.ndim < x.ndim
     y = jax.lax.conv_general_dilated(
-        x.astype(dtype),
-        kernel.astype(dtype),
-        (stride, stride),
-        "SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision=jax.lax.Precision.HIGHEST,
-    )
+        x, kernel[..., None, :] if depthwise else kernel, (stride,) * len(dims), "SAME",
+        feature_group_count=x.shape[-1] if depthwise else 1,
+        dimension_numbers=(f"N{dims}C", f"{dims}IO", f"N{dims}C"), precision=jax.lax.Precision.HIGHEST,
+    )  # fmt: skip
     return wide(y)
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from flax import nnx
 
 from tinygen.errors import unknown
+from tinygen.nn.convolution import convolve
 from tinygen.nn.layers import pin
-from tinygen.nn.matmul import product, wide
+from tinygen.nn.matmul import product
 
 METHODS = ("auto", "convolution", "products")
 TILE = {1: 64, 2: 16}  # positions per side of a tile, by the number of dimensions
@@ -39,31 +40,16 @@ class Depthwise(nnx.Module):
         self.method = method if method != "auto" else "products" if jax.default_backend() == "cpu" else "convolution"
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        whole = [None] * (x.ndim - 1)
-        kernel = pin(self.kernel[...], *[None] * self.kernel[...].ndim)  # see `convolution.Convolution`
-        function = by_convolution if self.method == "convolution" else by_products
-        return pin(function(pin(x, "batch", *whole), kernel, precision=self.precision) + self.bias[...], "batch", *whole)
-
-
-def by_convolution(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array:
-    """x [B, *places, C] with kernel [side, ..., C], padded with zeros."""
-    dims = "HW"[: x.ndim - 2]
-    if precision != "float32":
-        x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
-    y = jax.lax.conv_general_dilated(
-        x,
-        kernel[..., None, :],
-        (1,) * len(dims),
-        "SAME",
-        dimension_numbers=(f"N{dims}C", f"{dims}IO", f"N{dims}C"),
-        feature_group_count=x.shape[-1],
-        precision=jax.lax.Precision.HIGHEST,
-    )
-    return wide(y)
+        kernel = pin(self.kernel[...], None)  # see `convolution.Convolution`
+        function = convolve if self.method == "convolution" else by_products
+        return pin(function(pin(x, "batch"), kernel, precision=self.precision) + self.bias[...], "batch")
 
 
 def by_products(x: jax.Array, kernel: jax.Array, *, precision: str) -> jax.Array:
-    """The same result. Places are split into tiles with overlapping margins; all tiles share a feature's matrix."""
+    """`convolve` as products: x [B, *places, C], kernel [side, ..., C].
+
+    Places are split into tiles with overlapping margins; all tiles share a feature's matrix.
+    """
     B, *places, C = x.shape
     side = kernel.shape[0]
     counts = [-(-size // TILE[len(places)]) for size in places]  # tiles along each dimension
@@ -90,17 +76,15 @@ def _matrix(kernel: jax.Array, sizes: tuple[int, ...], margins: tuple[int, ...])
     """[C, Π(size + 2 margin), Π size]: the weight of each input place in each output place of a tile. Built one dimension at a time."""
     side, C = kernel.shape[0], kernel.shape[-1]
     result = jnp.moveaxis(kernel, -1, 0)  # [C, side, ...]
-    ins, outs = [], []
+    ins = [size + 2 * margin for size, margin in zip(sizes, margins, strict=True)]
     for size, margin in zip(sizes, margins, strict=True):
         rest = result.shape[2:]
         flat = jnp.moveaxis(result, 1, -1).reshape(-1, side)
         band = product(flat, jnp.asarray(_band(side, size, margin), flat.dtype), ((1,), (0,)), precision="float32")
         result = band.reshape(C, *rest, -1)  # the next dimension's taps now come first
-        ins.append(size + 2 * margin)
-        outs.append(size)
-    result = result.reshape(C, *[each for pair in zip(ins, outs, strict=True) for each in pair])
+    result = result.reshape(C, *[each for pair in zip(ins, sizes, strict=True) for each in pair])
     order = [0, *range(1, result.ndim, 2), *range(2, result.ndim, 2)]
-    return result.transpose(order).reshape(C, math.prod(ins), math.prod(outs))
+    return result.transpose(order).reshape(C, math.prod(ins), math.prod(sizes))
 
 
 @functools.cache

@@ -110,7 +110,7 @@ def num_taken(tokens: int, experts: int, capacity: float) -> int:
 
 
 def check(experts: int, capacity: float, tokens: int) -> None:
-    """Raises UserError for an invalid number or capacity, and where an expert would get less than one token."""
+    """Raises UserError for an invalid number or capacity, or if experts would get less than one token."""
     if experts < 0:
         raise UserError(f"config.model.experts={experts} must be 0 (none) or positive")
     if experts and not 0 < capacity <= experts:

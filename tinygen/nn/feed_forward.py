@@ -12,14 +12,25 @@ from tinygen.nn.layers import Linear
 from tinygen.nn.matmul import narrow
 
 
-class SwiGLU(nnx.Module):
-    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020). zero: it begins without an effect"""
+class FeedForward(nnx.Module):
+    """The base of feed-forward layers. zero: initialize the last layer to zero"""
 
     SHARDING = (
         (r"(gate|up)/kernel$", (None, "tensor")),
         (r"(gate|up)/bias$", ("tensor",)),
         (r"down/kernel$", ("tensor",)),
     )
+    up: Linear
+
+    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
+        """Raises UserError unless mesh.tensor splits the hidden features evenly. keys: config.model's, which the message names"""
+        if (hidden := self.up.kernel.shape[1]) % tensor:
+            cure = f"config.model.mlp_multiple={keys['mlp_multiple']} must be a multiple of it" if "mlp_multiple" in keys else "leave it at 1"
+            raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
+
+
+class SwiGLU(FeedForward):
+    """Feed-forward (silu(x·gate) ⊙ x·up)·down (Shazeer 2020)."""
 
     def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
         self.precision = precision
@@ -27,36 +38,23 @@ class SwiGLU(nnx.Module):
         self.up = Linear(width, hidden, precision=precision, rngs=rngs)
         self.down = Linear(hidden, width, precision=precision, rngs=rngs, zero=zero)
 
-    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
-        check_hidden(self.up, tensor, keys)
-
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
         x = narrow(x, precision=self.precision)
         gate, up = (narrow(layer(x), precision=self.precision) for layer in (self.gate, self.up))
         return self.down(jax.nn.silu(gate) * up)
 
 
-class GELU(nnx.Module):
-    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016). zero: it begins without an effect"""
+class GELU(FeedForward):
+    """Feed-forward gelu(x·up)·down (Hendrycks & Gimpel 2016)."""
 
     def __init__(self, width: int, hidden: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
         self.precision = precision
         self.up = Linear(width, hidden, precision=precision, rngs=rngs)
         self.down = Linear(hidden, width, precision=precision, rngs=rngs, zero=zero)
 
-    def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
-        check_hidden(self.up, tensor, keys)
-
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, L, D] -> [B, L, D]
         up = narrow(self.up(narrow(x, precision=self.precision)), precision=self.precision)
         return self.down(jax.nn.gelu(up))
-
-
-def check_hidden(up: Linear, tensor: int, keys: Mapping[str, Any]) -> None:
-    """Raises UserError unless mesh.tensor splits the hidden features evenly. keys: config.model's, which the message names"""
-    if (hidden := up.kernel.shape[1]) % tensor:
-        cure = f"config.model.mlp_multiple={keys['mlp_multiple']} must be a multiple of it" if "mlp_multiple" in keys else "leave it at 1"
-        raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
 
 
 def swiglu_hidden(width: int, ratio: float, multiple: int) -> int:

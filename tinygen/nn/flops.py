@@ -35,24 +35,20 @@ def products(function: Callable[..., Any], *arguments: Any) -> Products:
     return products_of(jax.make_jaxpr(function)(*arguments))
 
 
-def products_of(traced: core.ClosedJaxpr) -> Products:
+def flops(counted: Products, tile: int = 1) -> int:
+    """Operations of all products; tile: see `Product.flops`"""
+    return sum(times * product.flops(tile) for product, times in counted.items())
+
+
+def products_of(traced: core.ClosedJaxpr | core.Jaxpr) -> Products:
     """The products of a traced function, over all devices together.
 
     A convolution is the product of its patches with its kernel. A `cond` counts as its most expensive branch; a `while_loop`, whose
     length is unknown, as one iteration.
     """
-    return _products(traced.jaxpr)
-
-
-def flops(counted: Products, tile: int = 1) -> int:
-    """Operations of all products, their sizes padded to multiples of `tile`."""
-    return sum(times * product.flops(tile) for product, times in counted.items())
-
-
-def _products(jaxpr: core.Jaxpr) -> Products:
     total: Products = collections.Counter()
-    for equation in jaxpr.eqns:
-        name, inner = equation.primitive.name, [_products(each) for each in _jaxprs(equation.params)]
+    for equation in traced.eqns:
+        name, inner = equation.primitive.name, [products_of(each) for each in _jaxprs(equation.params)]
         if name == "dot_general":
             total[_of_dot(equation)] += 1
         elif name == "rounded_product":
@@ -94,11 +90,9 @@ def _shape(variable: Any) -> tuple[int, ...]:
     return variable.aval.shape
 
 
-def _jaxprs(parameters: Any) -> Iterator[core.Jaxpr]:
+def _jaxprs(parameters: Any) -> Iterator[core.ClosedJaxpr | core.Jaxpr]:
     """The jaxprs among an equation's parameters: of a jit, a scan, the branches of a cond."""
     for value in parameters.values():
         for each in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(each, core.ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, core.Jaxpr):
+            if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
                 yield each

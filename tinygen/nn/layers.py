@@ -42,8 +42,7 @@ class Output:
 def pin(x: jax.Array, *names: Any) -> jax.Array:
     """Constrains the sharding of `x` to mesh axes by name, one per dimension; a no-op without a mesh.
 
-    names: "batch" stands for the axes that shard the batch, None for replicated; a trailing `...` leaves the remaining dimensions to
-        XLA, and without it they are replicated
+    names: "batch" for the axes that shard the batch, None for replicated. Further dimensions are replicated, or after `...` left to XLA
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -69,9 +68,8 @@ def xavier_uniform(key: jax.Array, fan_in: int, fan_out: int) -> jax.Array:
 class Linear(nnx.Module):
     """y = x · kernel + bias: [..., inputs] -> [..., outputs], initialized Xavier uniform, or to zero with `zero`.
 
-    Leading axes are merged: with several, XLA's CPU backend takes almost twice as long for the kernel's gradient. Queries, keys and
-    values have separate kernels, so sharding the columns shards heads or hidden features. Input and output stay sharded over the
-    batch: otherwise XLA, given a kernel sharded by fsdp and few rows, moves the rows to the kernel's shards and back.
+    Leading axes are merged: with several, XLA's CPU backend takes almost twice as long for the kernel's gradient. Input and output stay
+    sharded over the batch: otherwise XLA, given a kernel sharded by fsdp and few rows, moves the rows to the kernel's shards and back.
     """
 
     def __init__(self, inputs: int, outputs: int, *, precision: str, rngs: nnx.Rngs, zero: bool = False):
@@ -141,9 +139,8 @@ def coordinates(height: int, width: int, grid: int = 0) -> tuple[np.ndarray, np.
 
     grid: the rows that the coordinates span, whatever the height: place i is at i · grid / height; 0 = at i
 
-    The first places are aligned, as in MicroDiT: every second place of a grid twice as fine coincides with one of the coarse grid that
-    the model was trained on, and the others lie halfway. (With aligned cell centres none would, and the first would lie outside, at
-    -1/4. Relative offsets are the same either way.)
+    The first places are aligned, as in MicroDiT: every second place of a grid twice as fine coincides with one of the coarse grid, and
+    the others lie halfway. (With aligned cell centres none would coincide, and the first would lie outside, at -1/4.)
     """
     scale = (grid or height) / height
     rows, columns = np.meshgrid(scale * np.arange(height), scale * np.arange(width), indexing="ij")
@@ -175,13 +172,12 @@ class TimeEmbedding(nnx.Module):
         return self.out(jax.nn.silu(self.hidden(sincos(self.scale * t, self.features))))
 
 
-def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    """Dropout: zeroes a share `rate` of the elements of `x` and scales the others to keep the mean.
+def drop(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Dropout, or nothing without a key: zeroes a share `rate` of the elements of `x` and scales the others to keep the mean.
 
-    The mask depends on the key and the shape only: JAX's random bits are indexed by position in the global array, however it is
-    sharded.
+    The mask does not depend on the sharding: JAX's random bits are indexed by position in the global array.
     """
-    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
+    return x if key is None else jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
 
 
 def patches_of(places: Sequence[int], patch: int) -> tuple[int, ...]:
@@ -189,28 +185,33 @@ def patches_of(places: Sequence[int], patch: int) -> tuple[int, ...]:
     return tuple(-(-size // patch) for size in places)
 
 
-def pad_to_patches(x: jax.Array, patch: int) -> jax.Array:
-    """x [B, *places, C] zero-padded at the end of each dimension to a multiple of `patch`."""
-    missing = [-size % patch for size in x.shape[1:-1]]
-    return jnp.pad(x, [(0, 0), *((0, each) for each in missing), (0, 0)]) if any(missing) else x
+def space_to_depth(x: jax.Array, patch: int) -> jax.Array:
+    """[B, *places, C] -> [B, *⌈places / patch⌉, patch^dims · C], zero-padded at the end of each dimension."""
+    B, *places, C = x.shape
+    counts, dims = patches_of(places, patch), len(places)
+    missing = [-size % patch for size in places]
+    x = jnp.pad(x, [(0, 0), *((0, each) for each in missing), (0, 0)]) if any(missing) else x
+    x = x.reshape(B, *[each for count in counts for each in (count, patch)], C)
+    order = [0, *range(1, 2 * dims, 2), *range(2, 2 * dims + 1, 2), 2 * dims + 1]
+    return x.transpose(order).reshape(B, *counts, -1)
 
 
-def crop(x: jax.Array, places: Sequence[int]) -> jax.Array:
-    """The inverse of `pad_to_patches`: x [B, *padded places, C] cropped to `places`."""
+def depth_to_space(x: jax.Array, patch: int, places: Sequence[int]) -> jax.Array:
+    """The inverse of `space_to_depth`, cropped to `places`."""
+    B, *counts, _ = x.shape
+    dims = len(counts)
+    x = x.reshape(B, *counts, *[patch] * dims, -1)
+    order = [0, *[each for axis in range(1, dims + 1) for each in (axis, axis + dims)], 2 * dims + 1]
+    x = x.transpose(order).reshape(B, *(count * patch for count in counts), -1)
     return x if x.shape[1:-1] == tuple(places) else x[(slice(None), *map(slice, places))]
 
 
 def patchify(x: jax.Array, patch: int) -> jax.Array:
     """[B, H, W, C] -> [B, ⌈H/p⌉ · ⌈W/p⌉, p·p·C], patches row by row, zero-padded at the edges."""
-    B, _, _, C = x.shape
-    rows, columns = patches_of(x.shape[1:3], patch)
-    x = pad_to_patches(x, patch).reshape(B, rows, patch, columns, patch, C)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, rows * columns, patch * patch * C)
+    return space_to_depth(x, patch).reshape(len(x), -1, patch * patch * x.shape[-1])
 
 
 def unpatchify(tokens: jax.Array, shape: Sequence[int], patch: int) -> jax.Array:
     """The inverse of `patchify` for images of `shape` (H, W, C)."""
-    *places, C = shape
-    rows, columns = patches_of(places, patch)
-    x = tokens.reshape(-1, rows, columns, patch, patch, C)
-    return crop(x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows * patch, columns * patch, C), places)
+    places = shape[:2]
+    return depth_to_space(tokens.reshape(len(tokens), *patches_of(places, patch), -1), patch, places)

@@ -27,12 +27,10 @@ class Form(NamedTuple):
 
 
 def product(a: jax.Array, b: jax.Array, axes: Any, batch: Any = ((), ()), *, precision: str) -> jax.Array:
-    """The product of a and b, contracted over `axes` = ((of a,), (of b,)), with the leading axes `batch` = (of a, of b) in common.
+    """[..., M, K] and [..., K, N], each in any order of the last two axes -> [..., M, N].
 
-    a and b have one more axis each: [..., M, K] and [..., K, N], in any order of the last two -> [..., M, N].
-
+    axes: ((of a,), (of b,)), those contracted; batch: (of a, of b), the leading axes in common
     precision: "float32" is exact; otherwise operands are rounded to bfloat16, with sums and result in float32
-    For several devices the mesh is that of `jax.set_mesh`.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
@@ -101,9 +99,8 @@ def _free(a: jax.Array, b: jax.Array, *, form: Form, pinned: bool) -> jax.Array:
 def _row_major(x: jax.Array) -> jax.Array:
     """`x` in row-major layout, the only one for which XLA's CPU backend has a fast product, or any product of bfloat16.
 
-    That product contracts the left operand's last axis. Other layouts take two to seven times as long (every kernel's gradient) or
-    are widened to float32 (attention, whose heads stand in between). A plain transpose would be folded back into the product, and a
-    loop may choose another layout for a result, which no product can then write.
+    Other layouts take two to seven times as long (every kernel's gradient) or are widened to float32 (attention, with heads in
+    between). A plain transpose would be folded back into the product, and a loop may choose another layout for a result.
     """
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
@@ -131,14 +128,11 @@ def _to_right(g: jax.Array, a: jax.Array, b: Any, *, form: Form, pinned: bool) -
     return rounded_p.bind(a, g, form=Form(not form.left_transposed, False), pinned=pinned).astype(b.aval.dtype)
 
 
-def _mapped(
-    operands: tuple[jax.Array, jax.Array], axes: tuple[int | None, int | None], *, form: Form, pinned: bool
-) -> tuple[jax.Array, int]:
+def _mapped(operands: tuple[jax.Array, jax.Array], axes: tuple[int | None, ...], *, form: Form, pinned: bool) -> tuple[jax.Array, int]:
     """The batching rule: one more leading axis."""
-    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
-    a, b = (
-        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)
-    )
+    pairs = [*zip(operands, axes, strict=True)]
+    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
+    a, b = (jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in pairs)
     return rounded_p.bind(a, b, form=form, pinned=pinned), 0
 
 

@@ -12,11 +12,10 @@ LONGEST_LINE = 10_000.0  # from 1 to nearly 1/10,000 radians per token, for text
 
 
 def angles(height: int, width: int, head_size: int, grid: int = 0) -> np.ndarray:
-    """float64 [height · width, head_size / 2]: the rotation of each pair of a head's features at each place of a grid, row by row. The
-    first half depends on the row, the second on the column (axial; Heo et al. 2024, arXiv 2403.13298).
+    """float64 [height · width, head_size / 2]: the rotation of each pair of a head's features at each place of a grid, row by row.
 
-    head_size: a multiple of 4
-    grid: see `layers.coordinates`
+    The first half depends on the row, the second on the column (axial; Heo et al. 2024, arXiv 2403.13298).
+    head_size: a multiple of 4; grid: see `layers.coordinates`
     """
     quarter = head_size // 4
     frequencies = LONGEST ** -(np.arange(quarter) / quarter)
@@ -30,9 +29,7 @@ def line_angles(position: jax.Array, head_size: int) -> jax.Array:
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-    """x [B, L, N, K] with each pair (i, i + K/2) of a head's features rotated by angle i of its token: [L, K/2], or [B, L, K/2] per
-    example.
-    """
+    """x [B, L, N, K] with each pair (i, i + K/2) of a head's features rotated by its token's angle i. angles: [L, K/2] or [B, L, K/2]"""
     turned = wide(angles)[..., None, :]  # the same for every head
     cosine, sine = jnp.cos(turned), jnp.sin(turned)
     first, second = jnp.split(wide(x), 2, -1)

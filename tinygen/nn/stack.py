@@ -32,8 +32,8 @@ def materialized(x: Any) -> Any:
     """`x`, a tree of arrays, written to memory before it is used, and its gradient likewise.
 
     XLA's CPU backend fuses sums into their consumers. The gradient of a residual stream is a sum over all later blocks, which every
-    block would then recompute from the start: work and traffic that grow with the depth squared. It drops optimization barriers
-    before fusion, but cannot fuse across a function that is not inlined. (The body of a loop is such a function already.)
+    block would recompute: work that grows with the depth squared. XLA drops optimization barriers before fusion, but cannot fuse
+    across a function that is not inlined. (The body of a loop is such a function already.)
     """
     if jax.default_backend() != "cpu":
         return x

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from flax import nnx
 from tinygen.errors import UserError
 from tinygen.media import Image
 from tinygen.media.preview import Preview
-from tinygen.objectives.base import Objective
+from tinygen.objectives.base import Batch, Objective, weighted
 
 SMALLEST = 1e-10  # lower bound of the mean squared error: PSNR is at most 106 dB
 
@@ -27,7 +26,7 @@ class Reconstruction(Objective):
         if not 0 <= self.kl_weight < math.inf:
             raise UserError(f"config.objective.kl_weight={self.kl_weight} must be 0 (latents of any size) or positive")
 
-    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+    def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean absolute error + kl_weight · KL over the batch's valid examples, with latents sampled from the posterior.
 
         Evaluation samples them too, with fixed noise. The absolute error, as in latent diffusion, blurs uncertain edges less than the
@@ -39,13 +38,9 @@ class Reconstruction(Objective):
         decoded, mean, deviation = model(x, rngs=nnx.Rngs(posterior=key))
         error = jnp.mean(jnp.abs(decoded - x), tuple(range(1, x.ndim)))  # [B]
         apart = divergence(mean, deviation)
-        weight = batch.get("weight", jnp.ones(len(error)))
-        count = jnp.sum(weight)
-        values = {"loss": error + self.kl_weight * apart, "raw_loss": error, "kl": apart, "psnr": psnr(decoded, x)}
-        totals = {name: (jnp.sum(weight * each), count) for name, each in values.items()}
-        return totals["loss"][0] / jnp.maximum(count, 1e-12), totals
+        return weighted(batch, loss=error + self.kl_weight * apart, raw_loss=error, kl=apart, psnr=psnr(decoded, x))
 
-    def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
+    def preview(self, raw: Any, averaged: Any, batch: Batch, keys: jax.Array) -> dict[str, Preview]:
         """Each image of the batch beside its reconstruction from the posterior mean."""
         x = batch["x"]
         if x.shape[-1] not in (1, 3):

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen.errors import UserError
-from tinygen.objectives.base import Objective
+from tinygen.errors import UserError, check_share
+from tinygen.objectives.base import Batch, Objective, mean, weights
 from tinygen.objectives.cross_entropy import cross_entropy, pieces_for
 from tinygen.samplers.text import Generating
 
@@ -31,14 +31,13 @@ class Autoregressive(Generating, Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.objective.label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        check_share("objective", label_smoothing=self.label_smoothing)
         if not 0 <= self.z_loss < math.inf:
             raise UserError(f"config.objective.z_loss={self.z_loss} must be 0 (none) or positive")
         if not 0 < self.logits_mib <= 2**20:
             raise UserError(f"config.objective.logits_mib={self.logits_mib} must be positive, MiB")
 
-    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+    def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean cross-entropy, nats per token, of `target` given `tokens`, both int32 [B, L], where `segment` [B, L] is not 0 (padding).
 
         Training adds label smoothing (Szegedy et al. 2016) and `z_loss` times the squared log-normaliser of the softmax (Chowdhery et al.
@@ -52,12 +51,12 @@ class Autoregressive(Generating, Objective):
         found = cross_entropy(model.unembed, table, h, target, vocabulary=self.vocabulary, pieces=pieces)
         smooth, z_loss = (self.label_smoothing, self.z_loss) if train else (0.0, 0.0)
         error = (1 - smooth) * found.nll + smooth * found.uniform + z_loss * jnp.square(found.normaliser)
-        valid = batch.get("weight", jnp.ones(len(target)))[:, None] * (segment > 0)
+        valid = weights(batch, len(target))[:, None] * (segment > 0)
         count = jnp.sum(valid)
-        total, raw = jnp.sum(valid * error), jnp.sum(valid * found.nll)
+        raw = jnp.sum(valid * found.nll)
         spelt = jnp.sum(valid * jnp.asarray(np.asarray(self.token_bytes, np.float32))[target])
-        metrics = {"loss": (total, count), "raw_loss": (raw, count), "bits_per_byte": (raw / math.log(2), spelt)}
-        return total / jnp.maximum(count, 1e-12), metrics
+        metrics = {"loss": (jnp.sum(valid * error), count), "raw_loss": (raw, count), "bits_per_byte": (raw / math.log(2), spelt)}
+        return mean(metrics["loss"]), metrics
 
     def derived(self, means: Mapping[str, float]) -> dict[str, float]:
         """`perplexity` per token."""

@@ -2,22 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from tinygen import rng
 from tinygen.errors import UserError
-from tinygen.objectives.base import Objective
-from tinygen.objectives.flow import BINS, by_time, mean_over
-from tinygen.samplers import guidance, table, time_grids
-from tinygen.samplers.paths import Path, along
-
-Cond = Mapping[str, jax.Array]
+from tinygen.objectives.base import Batch, mean, weights
+from tinygen.objectives.flow import BINS, Flow, between, by_time, mean_over
+from tinygen.samplers import guidance
+from tinygen.samplers.guidance import Cond, Predict
 
 
 class Draw(NamedTuple):
@@ -37,44 +33,35 @@ class Error(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AverageVelocity(guidance.Denoising, Objective):
+class AverageVelocity(Flow):
     """shape: of an example. The other fields are described in `tinygen.config.schema.OBJECTIVES`.
 
     A subclass defines `_error(model, draw, cond, key, train=...)` and the model's extra inputs: `inputs`, with their values in
     `_unguided` and `_sampling`.
     """
 
-    shape: tuple[int, ...]
-    t_mean: float
-    t_std: float
     equal: float
-    cond_drop: float
     power: float
     offset: float
-    sampler: str
-    nfe: int
-    time_grid: str
-    shift: float
 
+    learns = "average"
+    tolerance = math.nan  # the sampler of average velocities is not adaptive
     needs_jvp = True
     max_time_scale = 100.0  # it multiplies du/dt too
 
     _error: ClassVar[Callable[..., Error]]
 
     def __post_init__(self) -> None:
-        guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance, learns="average")
-        if not (0 < self.t_std < math.inf and math.isfinite(self.t_mean)):
-            raise UserError(f"config.objective.t_std={self.t_std} must be positive and t_mean={self.t_mean} finite")
+        super().__post_init__()
         if not 0 <= self.equal <= 1:
             raise UserError(f"config.objective.equal={self.equal} must lie in [0, 1]: the share of examples with r = t")
         if not 0 <= self.power <= 2:
             raise UserError(f"config.objective.power={self.power} must lie in [0, 2]; 0 weighs all examples equally")
         if not 0 < self.offset < math.inf:
             raise UserError(f"config.objective.offset={self.offset} must be positive: it keeps the weights finite where the error is 0")
-        time_grids.check(self.time_grid, self.shift)
         self.grid(conditional=True)
 
-    def loss(self, model: Any, batch: Cond, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+    def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean of S / sg((S + offset)^power) over the batch's valid examples, where S is an example's sum of squared errors.
 
         With power 1 each term is always about 1 and has the gradient of log(S + offset): read `raw_loss` instead.
@@ -87,20 +74,20 @@ class AverageVelocity(guidance.Denoising, Objective):
         B = len(x)
         time_key, noise_key, keep_key, key = jax.random.split(key, 4)  # the same as in flow matching
         second_key, equal_key, key = jax.random.split(key, 3)
-        first, second = (jax.nn.sigmoid(self.t_mean + self.t_std * jax.random.normal(each, (B,))) for each in (time_key, second_key))
+        first, second = self.draw_t(time_key, B), self.draw_t(second_key, B)
         noise = jax.random.normal(noise_key, x.shape)
         t, r = jnp.maximum(first, second), jnp.minimum(first, second)
         r = jnp.where(jax.random.uniform(equal_key, (B,)) < self.equal, t, r)
         cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
         terms, out = self._error(model, Draw(between(x, noise, t), noise - x, t, r), cond, key, train=train)
-        weight = batch.get("weight", jnp.ones(B))
+        weight = weights(batch, B)
 
         def total(each: jax.Array, share: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
             return jnp.sum(weight * share * each), jnp.sum(weight * share)
 
         error, equal = mean_over(terms[0], out.weight), (t == r).astype(weight.dtype)  # [B]
         adapted = sum(adaptive(mean_over(term, out.weight) * covered(term, out.weight), self.power, self.offset) for term in terms)
-        metrics = {"loss": total(jnp.asarray(adapted)), "raw_loss": total(error), **by_time(error, weight, t), **out.stats}
+        metrics = {"loss": total(jnp.asarray(adapted)), "raw_loss": total(error), **by_time(batch, error, t), **out.stats}
         metrics |= {"raw_loss_equal": total(error, equal), "share_equal": total(equal)}
         spans = jnp.minimum(((t - r) * BINS).astype(jnp.int32), BINS - 1)
         metrics |= {f"share_h{index}": total((spans == index).astype(weight.dtype)) for index in range(BINS)}
@@ -109,38 +96,26 @@ class AverageVelocity(guidance.Denoising, Objective):
         if not train and (plain := self._unguided(B, bool(cond))) is not None:
             velocity = instantaneous(model, between(x, noise, first), first, {**cond, **plain})
             metrics["velocity_loss"] = total(mean_over(jnp.square(velocity - (noise - x)), None))
-        return metrics["loss"][0] / jnp.maximum(metrics["loss"][1], 1e-12), metrics
+        return mean(metrics["loss"]), metrics
 
     def _unguided(self, batch: int, conditional: bool) -> dict[str, jax.Array] | None:
-        """The extra inputs that ask for the unguided velocity; None where the model does not learn it."""
-        del batch, conditional
+        """The extra inputs that ask for the unguided velocity; None if the model does not learn it."""
         return {}
 
     def _sampling(self, batch: int, conditional: bool) -> dict[str, jax.Array]:
         """The extra inputs while sampling."""
-        del batch, conditional
         return {}
 
     def _sample(self, model: Any, keys: jax.Array, cond: Cond | None, negative: Cond | None) -> tuple[jax.Array, jax.Array]:
         if negative is not None:
             raise UserError("--negative: this model learnt its guidance in training, without a negative prompt")
-        B, conditional = len(keys), bool(cond)
-        given = {**(cond or {}), **self._sampling(B, conditional)}
-        if hasattr(model, "encode"):  # encode the conditions once for all evaluations
-            given = model.encode(given, B)
+        return super()._sample(model, keys, {**(cond or {}), **self._sampling(len(keys), bool(cond))}, None)
 
-        def average(x: jax.Array, t: jax.Array, r: jax.Array) -> jax.Array:
-            return model(x, jnp.broadcast_to(t, (B,)), jnp.broadcast_to(r, (B,)), cond=given).pred
+    def _slope(self, predict: Predict, z: jax.Array, t: jax.Array, r: jax.Array) -> jax.Array:
+        return predict(z, t, t, r)
 
-        return self._integration(conditional).run(average, rng.normal(keys, self.shape), keys, self.grid(conditional=conditional))
-
-    def _integration(self, conditional: bool) -> table.Integration:
-        del conditional  # guidance costs no extra evaluations
-        shape = time_grids.Shape(self.t_mean, self.t_std, self.shift)
-        return table.Integration(
-            sampler=self.sampler, path=Path(decay=1.0), times=lambda num: time_grids.times(self.time_grid, num, shape), nfe=self.nfe,
-            cost=np.ones_like, price=1, tolerance=math.nan,
-        )  # fmt: skip
+    def _guided_levels(self, conditional: bool) -> None:
+        """Guidance was learned in training, and takes no evaluations."""
 
 
 def instantaneous(model: Any, z: jax.Array, t: jax.Array, cond: Cond, *, head: bool = False) -> jax.Array:
@@ -178,13 +153,3 @@ def covered(square: jax.Array, weight: jax.Array | None) -> jax.Array:
     if weight is None:
         return jnp.asarray(math.prod(square.shape[1:]), square.dtype)
     return jnp.sum(jnp.broadcast_to(weight > 0, square.shape), tuple(range(1, square.ndim)), dtype=square.dtype)
-
-
-def between(x: jax.Array, noise: jax.Array, t: jax.Array) -> jax.Array:
-    """z = (1 - t)·x + t·ε."""
-    return (1 - along(t, x)) * x + along(t, x) * noise
-
-
-def check_interval(key: str, interval: tuple[float, ...]) -> None:
-    if len(interval) != 2 or not 0 <= interval[0] <= interval[1] <= 1:
-        raise UserError(f"config.objective.{key}={interval} must be (low, high) with 0 <= low <= high <= 1")

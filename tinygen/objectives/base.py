@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from tinygen.media.preview import Preview
 
@@ -58,3 +59,29 @@ class Objective:
     def derived(self, means: Mapping[str, float]) -> dict[str, float]:
         """Metrics derived from means, such as the perplexity. Any mean may be missing."""
         return {}
+
+
+def weights(batch: Batch, num: int) -> jax.Array:
+    """[num], the weights of a batch's examples: 0 for those that only fill the batch."""
+    return batch.get("weight", jnp.ones(num))
+
+
+def weighted(batch: Batch, **values: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
+    """(the mean of `loss` over the batch's valid examples, the metrics: (sum, weight) pairs) from the values [B] of each metric."""
+    weight = weights(batch, len(values["loss"]))
+    count = jnp.sum(weight)
+    metrics = {name: (jnp.sum(weight * each), count) for name, each in values.items()}
+    return mean(metrics["loss"]), metrics
+
+
+def mean(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """The mean of a (sum, weight) pair; 0 without examples."""
+    return pair[0] / jnp.maximum(pair[1], 1e-12)
+
+
+def finalise(metrics: Mapping[str, Any], objective: Objective) -> dict[str, float]:
+    """Device metrics as floats: the means of (sum, weight) pairs with positive weight, and the objective's derived metrics."""
+    fetched = jax.device_get(dict(metrics))
+    pairs = {name: value if isinstance(value, tuple) else (value, 1.0) for name, value in fetched.items()}
+    means = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
+    return {**means, **objective.derived(means)}

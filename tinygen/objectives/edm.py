@@ -8,9 +8,7 @@ D - x = c_out·(F - (σ·x - σ_d²·ε) / (σ_d·s)), and (z - D) / σ = (σ / 
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,14 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tinygen import rng
-from tinygen.errors import UserError
-from tinygen.objectives.base import Objective
+from tinygen.errors import UserError, check_positive
+from tinygen.objectives.base import Batch, Objective, weighted
 from tinygen.objectives.flow import by_time, mean_over
 from tinygen.samplers import guidance
 from tinygen.samplers.guidance import Predict
 from tinygen.samplers.paths import Path, along
-from tinygen.samplers.table import Integration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,12 +43,12 @@ class EDM(guidance.Denoising, Objective):
     tolerance: float
 
     max_time_scale = 1.0  # of the model's time input, ln σ / 4
+    path = Path(decay=0.0)
+    field_ends = True  # the slope is undefined at σ = 0
 
     def __post_init__(self) -> None:
-        guidance.check(self.cond_drop, self.sampler, self.nfe, self.guidance)
-        for key in ("sigma_data", "p_std", "rho"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise UserError(f"config.objective.{key}={getattr(self, key)} must be positive")
+        super().__post_init__()
+        check_positive("objective", sigma_data=self.sigma_data, p_std=self.p_std, rho=self.rho)
         if not math.isfinite(self.p_mean):
             raise UserError(f"config.objective.p_mean={self.p_mean} must be finite")
         if not 0 < self.sigma_min < self.sigma_max < math.inf:
@@ -62,59 +58,37 @@ class EDM(guidance.Denoising, Objective):
         guidance.check_tolerance(self.tolerance)
         self.grid(conditional=True)
 
-    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+    def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """λ(σ)·‖D(x + σε, σ) - x‖², λ = 1 / c_out²: the squared error of F over its predictions and the batch's valid examples.
 
         Metrics: `loss`, `raw_loss` (of D, without λ) and `raw_loss_t0` to `raw_loss_t3`, by quarter of the noise levels: (sum, weight).
         """
         x = batch["x"]
-        B = x.shape[0]
         sigma_key, noise_key, keep_key, mask_key = jax.random.split(key, 4)
-        n = jax.random.normal(sigma_key, (B,))
+        n = jax.random.normal(sigma_key, (len(x),))
         sigma = jnp.exp(self.p_mean + self.p_std * n)
         cond = guidance.conditions_of(batch, keep_key, self.cond_drop if train else 0.0)
-        at = sigma.reshape(B, *[1] * (x.ndim - 1))
+        at = along(sigma, x)
         noise, into = jax.random.normal(noise_key, x.shape), self._into(at)
         given = model(into * (x + at * noise), jnp.log(sigma) / 4, cond=cond, rngs=nnx.Rngs(mask=mask_key) if train else None)
         target = into * (at / self.sigma_data * x - self.sigma_data * noise)
-        weighted = mean_over(jnp.square(given.pred - target), given.weight)  # [B]
-        error = weighted * (sigma * self.sigma_data * self._into(sigma)) ** 2
-        weight = batch.get("weight", jnp.ones(B))
-        total, raw = ((jnp.sum(weight * each), jnp.sum(weight)) for each in (weighted, error))
-        metrics = {"loss": total, "raw_loss": raw, **by_time(error, weight, jax.scipy.stats.norm.cdf(n)), **given.stats}
-        return total[0] / jnp.maximum(total[1], 1e-12), metrics
-
-    def _sample(
-        self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None, negative: Mapping[str, jax.Array] | None
-    ) -> tuple[jax.Array, jax.Array]:
-        predict = guidance.guided(model, keys.shape[0], cond, negative, self.guidance, self._interval)
-        noise, conditional = rng.normal(keys, self.shape), bool(cond)
-        grid = self.grid(conditional=conditional)
-        return self._integration(conditional).run(functools.partial(self._slope, predict), self.sigma_max * noise, keys, grid)
+        scaled = mean_over(jnp.square(given.pred - target), given.weight)  # [B]
+        error = scaled * (sigma * self.sigma_data * self._into(sigma)) ** 2
+        loss, metrics = weighted(batch, loss=scaled, raw_loss=error)
+        return loss, {**metrics, **by_time(batch, error, jax.scipy.stats.norm.cdf(n)), **given.stats}
 
     def _slope(self, predict: Predict, z: jax.Array, sigma: jax.Array, r: jax.Array) -> jax.Array:
-        """dz/dσ = (z - D) / σ at z [B, ...]; `r`, the end of a step, is not used."""
-        del r
+        """dz/dσ = (z - D) / σ."""
         at = along(sigma, z)
         into = self._into(at)
         return into * (at * into * z - self.sigma_data * predict(into * z, jnp.log(sigma) / 4, sigma))
 
-    def _integration(self, conditional: bool) -> Integration:
-        """Over the noise levels σ_max > ... > σ_min > 0. The last is an Euler step, as the slope is undefined at σ = 0."""
-        acts: dict[str, Any] = dict(conditional=conditional, weight=self.guidance)
-        return Integration(
-            sampler=self.sampler, path=Path(decay=0.0), times=self._levels, nfe=self.nfe,
-            cost=functools.partial(guidance.cost, **acts, interval=self._interval), price=guidance.price(**acts),
-            tolerance=self.tolerance, field_ends=True,
-        )  # fmt: skip
-
     @property
-    def _interval(self) -> tuple[float, float]:
-        low, high = self.guidance_interval
-        return (low, math.inf) if high >= self.sigma_max else (low, high)
+    def start(self) -> float:
+        return self.sigma_max
 
-    def _levels(self, steps: int) -> np.ndarray:
-        """`steps` levels from σ_max to σ_min, evenly spaced in σ^(1/ρ), and 0."""
+    def _times(self, steps: int) -> np.ndarray:
+        """`steps` noise levels from σ_max to σ_min, evenly spaced in σ^(1/ρ), and 0."""
         ends = self.sigma_max ** (1 / self.rho), self.sigma_min ** (1 / self.rho)
         return np.append(np.linspace(*ends, steps) ** self.rho, 0.0)
 

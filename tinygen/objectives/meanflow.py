@@ -6,7 +6,6 @@ With forward-mode differentiation du/dt costs about as much as u.
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +14,8 @@ import jax.numpy as jnp
 from tinygen.errors import UserError
 from tinygen.objectives import average_velocity
 from tinygen.objectives.average_velocity import AverageVelocity, Draw
+from tinygen.samplers import guidance
+from tinygen.samplers.guidance import Cond
 from tinygen.samplers.paths import along
 
 
@@ -36,7 +37,7 @@ class MeanFlow(AverageVelocity):
         super().__post_init__()
         if not math.isfinite(self.omega) or not 0 <= self.kappa < 1:
             raise UserError(f"config.objective.omega={self.omega} must be finite and kappa={self.kappa} lie in [0, 1)")
-        average_velocity.check_interval("omega_interval", self.omega_interval)
+        guidance.check_interval("omega_interval", self.omega_interval)
         if self.guides and self.cond_drop == 0:
             raise UserError(
                 f"guidance by config.objective.omega={self.omega} and kappa={self.kappa} needs cond_drop > 0, "
@@ -50,13 +51,13 @@ class MeanFlow(AverageVelocity):
     def _unguided(self, batch: int, conditional: bool) -> dict[str, jax.Array] | None:
         return None if conditional and self.guides else {}
 
-    def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
+    def _error(self, model: Any, draw: Draw, cond: Cond, key: jax.Array, *, train: bool) -> average_velocity.Error:
         target = self._guided(model, draw, cond) if cond and self.guides else draw.v
         out, rate = average_velocity.with_rate(model, draw, target, cond, key, train=train)
         goal = jax.lax.stop_gradient(target - along(draw.t - draw.r, draw.z) * rate)
         return average_velocity.Error((jnp.square(out.pred - goal),), out)
 
-    def _guided(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array]) -> jax.Array:
+    def _guided(self, model: Any, draw: Draw, cond: Cond) -> jax.Array:
         """ω·v + (1 - ω - κ)·u(z, t, t | null) + κ·u(z, t, t | c) inside the interval; v outside it and for dropped conditions."""
         kept, null = average_velocity.both(model, draw.z, draw.t, cond, {**cond, "keep": jnp.zeros(len(draw.z), bool)})
         guided = self.omega * draw.v + (1 - self.omega - self.kappa) * null + self.kappa * kept
@@ -87,7 +88,7 @@ class ImprovedMeanFlow(AverageVelocity):
         if self.velocity not in ("head", "boundary"):
             raise UserError(f"config.objective.velocity={self.velocity!r} must be 'head' or 'boundary'")
         if not 1 <= self.omega_max < math.inf:
-            raise UserError(f"config.objective.omega_max={self.omega_max} must be 1 (no guidance is learnt) or more")
+            raise UserError(f"config.objective.omega_max={self.omega_max} must be 1 (no guidance is learned) or more")
         if self.omega_max > 1 and self.cond_drop == 0:
             raise UserError(
                 f"guidance up to config.objective.omega_max={self.omega_max} needs cond_drop > 0, which trains the null condition; "
@@ -95,7 +96,7 @@ class ImprovedMeanFlow(AverageVelocity):
             )
         if not 1 <= self.guidance <= self.omega_max:
             raise UserError(f"guidance {self.guidance}: this model learns weights from 1, which is off, to omega_max={self.omega_max}")
-        average_velocity.check_interval("guidance_interval", self.guidance_interval)
+        guidance.check_interval("guidance_interval", self.guidance_interval)
         low, high = self.guidance_interval
         if not low <= 0.5 <= high:
             raise UserError(f"guidance_interval={self.guidance_interval}: this model learns intervals of t that hold 0.5")
@@ -105,7 +106,7 @@ class ImprovedMeanFlow(AverageVelocity):
         """Whether a second output predicts the instantaneous velocity."""
         return self.velocity == "head"
 
-    def _error(self, model: Any, draw: Draw, cond: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> average_velocity.Error:
+    def _error(self, model: Any, draw: Draw, cond: Cond, key: jax.Array, *, train: bool) -> average_velocity.Error:
         omega_key, low_key, high_key, key = jax.random.split(key, 4)
         B, equal = len(draw.t), draw.t == draw.r
         given = cond if cond and self.omega_max > 1 else {}

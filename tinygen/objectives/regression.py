@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from flax import nnx
 from tinygen.errors import UserError
 from tinygen.media import Curve
 from tinygen.media.preview import Preview
-from tinygen.objectives.base import Objective
+from tinygen.objectives.base import Batch, Objective, weighted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +26,7 @@ class Regression(Objective):
         if not 0 <= self.target_noise < math.inf:
             raise UserError(f"config.objective.target_noise={self.target_noise} must be 0 (none) or positive")
 
-    def loss(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
+    def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """Mean squared error of y over the batch's valid examples. Training uses dropout and noisy targets.
 
         Metrics: `loss` and `raw_loss`, which are equal, as (sum, weight) pairs.
@@ -38,11 +37,9 @@ class Regression(Objective):
             target = target + self.target_noise * jax.random.normal(noise_key, target.shape)
         pred = model(batch["x"], rngs=nnx.Rngs(dropout=dropout_key) if train else None)
         error = jnp.mean(jnp.square(pred - target), tuple(range(1, pred.ndim)))  # [B]
-        weight = batch.get("weight", jnp.ones(len(error)))
-        total = (jnp.sum(weight * error), jnp.sum(weight))
-        return total[0] / jnp.maximum(total[1], 1e-12), {"loss": total, "raw_loss": total}
+        return weighted(batch, loss=error, raw_loss=error)
 
-    def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
+    def preview(self, raw: Any, averaged: Any, batch: Batch, keys: jax.Array) -> dict[str, Preview]:
         """A plot of y and of the predictions of the raw and the averaged weights over x; nothing unless x and y are scalars."""
         if self.shape != (1,) or self.target_shape != (1,):
             return {}

@@ -1,4 +1,4 @@
-"""Samples a batch in groups where that is faster: a few examples fit into a CPU's caches, a whole batch does not."""
+"""Samples a batch in groups on a CPU, whose caches hold a few examples but not a whole batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,10 @@ CACHE = 12 * 2**20  # maximum bytes of the widest product's float32 results per 
 
 
 def in_groups(sample: Callable[..., Any], keys: jax.Array, *rows: Any) -> Any:
-    """`sample(keys, *rows)`, a tree of arrays [B, ...]; on one CPU device a group of examples after another.
+    """`sample(keys, *rows)`, a tree of arrays [B, ...]; on a single CPU device one group of examples after another.
 
-    sample: makes example i of keys[i] and row i of every array of `rows` alone; it is traced once more, for one example
+    sample: makes example i from keys[i] and row i of every array of `rows` alone; it is traced once more, for one example
     rows: trees of arrays [B, ...], or None
-    Several devices are known by `jax.set_mesh`: their examples stay together.
     """
     B = keys.shape[0]
     groups = -(-B // examples_together(sample, keys, *rows)) if B else 0
@@ -29,7 +28,7 @@ def in_groups(sample: Callable[..., Any], keys: jax.Array, *rows: Any) -> Any:
 
 
 def examples_together(sample: Callable[..., Any], keys: jax.Array, *rows: Any) -> int:
-    """How many examples to draw at a time: all, or on one CPU device those whose widest product stays within CACHE."""
+    """The number of examples to draw at a time: all, or on a single CPU device those whose widest product fits into CACHE."""
     if jax.default_backend() != "cpu" or jax.sharding.get_abstract_mesh().size > 1:
         return keys.shape[0]
     one = jax.tree.map(lambda x: x[:1], (keys, *rows))

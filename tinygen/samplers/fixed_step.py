@@ -15,7 +15,7 @@ Ended = tuple[jax.Array, None]
 
 
 def each(step: Step) -> Callable[[Field, jax.Array, np.ndarray, Given], Ended]:
-    """An integration that takes this step from each time to the next, and remembers nothing."""
+    """The integration that takes this step from each time to the next."""
     return lambda field, x, grid, given: (_scan(lambda x, t, s: step(field, x, t, s, given.path), x, grid), None)
 
 
@@ -49,15 +49,15 @@ def rk4(field: Field, x: jax.Array, t: jax.Array, s: jax.Array, path: Path) -> j
 
 
 def average(field: Field, x: jax.Array, t: jax.Array, s: jax.Array, path: Path) -> jax.Array:
-    """x_s = x_t - (t - s)·u(x_t, t, s): exact, where u is (Geng et al. 2025, arXiv 2505.13447)."""
+    """x_s = x_t - (t - s)·u(x_t, t, s): as exact as u (Geng et al. 2025, arXiv 2505.13447)."""
     return x - (t - s) * field(x, t, s)
 
 
 def edm_heun(field: Field, x: jax.Array, t: jax.Array, s: jax.Array, path: Path) -> jax.Array:
     """Heun's step of y = z/α in σ = t/α (Karras et al. 2022, arXiv 2206.00364): dy/dσ = ε, as y = x + σ·ε.
 
-    y_s = y_t + (σ_s - σ_t)·(ε_t + ε_s)/2, times α_s: z_s = (α_s/α_t)·z_t + (s - t·α_s/α_t)·(ε_t + ε_s)/2. With ε_t alone, Euler's step,
-    this is α_s·D + s·ε_t, which holds from σ = ∞ (t = 1 of a flow) too. That step and the one to σ = 0 are Euler's.
+    y_s = y_t + (σ_s - σ_t)·(ε_t + ε_s)/2, times α_s: z_s = (α_s/α_t)·z_t + (s - t·α_s/α_t)·(ε_t + ε_s)/2. With ε_t alone this is
+    Euler's step, α_s·D + s·ε_t, which also holds from σ = ∞ (t = 1 of a flow). That step and the one to σ = 0 are Euler's.
     """
     data, noise = path.ends(x, t, field(x, t, t))
     reached = path.alpha(s) * data + s * noise
@@ -72,8 +72,8 @@ def edm_heun(field: Field, x: jax.Array, t: jax.Array, s: jax.Array, path: Path)
 def dpmpp_2m(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> Ended:
     """DPM-Solver++(2M), Lu et al. 2022, arXiv 2211.01095: z_s = (s/t)·z_t + (α_s - α_t·s/t)·D̄.
 
-    D̄ = D + (D - D')·h/(2h'): D the data predicted at t, D' at the time before, h the step's length in λ = ln(α/t), h' that of the
-    step before. Where one of them is infinite, from t = 1 of a flow and to 0, and in the first step, D̄ = D, the first order.
+    D̄ = D + (D - D')·h/(2h'): D is the data predicted at t, D' at the previous time, h the step's length in λ = ln(α/t), h' that of
+    the previous step. In the first step, and if h or h' is infinite (from t = 1 of a flow, and to 0), D̄ = D, which has order 1.
     """
     path = given.path
 
@@ -92,7 +92,7 @@ def dpmpp_2m(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> Ende
 def sde(field: Field, x: jax.Array, grid: np.ndarray, given: Given) -> Ended:
     """Ancestral sampling, DDIM's with η = 1 (Song et al. 2021, arXiv 2010.02502): z_s = α_s·D + √(s² - σ̂²)·ε + σ̂·n, n fresh noise.
 
-    σ̂² = (s/t)²·(t² - (α_t/α_s)²·s²) = s²·(1 - ρ²) with ρ = α_t·s / (α_s·t), so that √(s² - σ̂²) = s·ρ. From t = 1 of a flow all the
+    σ̂² = (s/t)²·(t² - (α_t/α_s)²·s²) = s²·(1 - ρ²) with ρ = α_t·s / (α_s·t), so √(s² - σ̂²) = s·ρ. From t = 1 of a flow all the
     noise is fresh; at s = 0 there is none.
     """
     path = given.path
@@ -111,21 +111,17 @@ def _first(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
     return [t]
 
 
-def _both(t: np.ndarray, s: np.ndarray, path: Path) -> list[np.ndarray]:
-    return [t, s]
-
-
 def _middle(t: np.ndarray, s: np.ndarray) -> np.ndarray:
     return t + (s - t) / 2
 
 
 SAMPLERS: dict[str, Sampler] = {
     "euler": Sampler(each(euler), _first),  # order 1
-    "heun": Sampler(each(heun), _both),  # order 2
+    "heun": Sampler(each(heun), lambda t, s, path: [t, s]),  # order 2
     "midpoint": Sampler(each(midpoint), lambda t, s, path: [t, _middle(t, s)]),  # order 2
     "rk4": Sampler(each(rk4), lambda t, s, path: [t, _middle(t, s), _middle(t, s), s]),  # order 4
     "dpmpp_2m": Sampler(dpmpp_2m, _first),  # order 2
     "edm_heun": Sampler(each(edm_heun), lambda t, s, path: [t, s[(s > 0) & (path.alpha(t) > 0)]]),  # order 2
     "sde": Sampler(sde, _first),  # stochastic
-    "average": Sampler(each(average), _first, needs="average"),  # exact, where the field is
+    "average": Sampler(each(average), _first, needs="average"),  # as exact as the field
 }

@@ -1,7 +1,7 @@
 """Filters of the next-token distribution: pure functions of logits [B, V], row by row.
 
-Excluded tokens get -inf. The usual order: repetition penalty, temperature, top-k, top-p, min-p. Each filter renormalizes what the
-previous ones kept. Tokens with equal probability are kept or dropped together, so top-k may keep more than k.
+Excluded tokens get -inf. The order is the usual one: repetition penalty, temperature, top-k, top-p, min-p. Each filter renormalizes
+what the previous ones kept. Tokens with equal probability are kept or dropped together, so top-k may keep more than k.
 """
 
 import jax
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 def filtered(
     logits: jax.Array, seen: jax.Array | None, *, temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float
 ) -> jax.Array:
-    """Logits [B, V] as float32, with all filters that are not off.
+    """Logits [B, V] as float32, after all filters that are on.
 
-    seen: bool [B, V], the tokens so far; looked at by a penalty other than 1 only
-    temperature: 0 leaves the most likely token alone; of several equally likely ones the first
+    seen: bool [B, V], the tokens so far, for a penalty other than 1
+    temperature: 0 keeps only the most likely token, and the first of several equally likely ones
     """
     logits = logits.astype(jnp.float32)
     if repetition_penalty != 1 and seen is not None:
@@ -30,28 +30,28 @@ def filtered(
 
 
 def penalised(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
-    """Logits of seen tokens divided by the penalty, or multiplied where they are negative (Keskar et al. 2019, arXiv 1909.05858, §4.1;
-    the sign's part is what implementations have added: a negative logit divided would rise).
+    """Logits of seen tokens divided by the penalty, or multiplied if negative (Keskar et al. 2019, arXiv 1909.05858, §4.1, which leaves
+    out the sign: division would raise a negative logit).
     """
     return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def most_likely(logits: jax.Array, k: int) -> jax.Array:
-    """Top-k (Fan et al. 2018, arXiv 1805.04833): those no less likely than the k-th. 1 <= k <= V."""
+    """Top-k (Fan et al. 2018, arXiv 1805.04833): the tokens at least as likely as the k-th. 1 <= k <= V."""
     return _above(logits, jax.lax.top_k(logits, k)[0][:, -1:])
 
 
 def nucleus(logits: jax.Array, p: float) -> jax.Array:
-    """Top-p (Holtzman et al. 2020, arXiv 1904.09751): the fewest most likely tokens that have the probability p together. 0 < p <= 1."""
+    """Top-p (Holtzman et al. 2020, arXiv 1904.09751): the smallest set of tokens whose probability sums to at least p. 0 < p <= 1."""
     ordered = jnp.sort(logits, -1, descending=True)
     likely = jax.nn.softmax(ordered, -1)
-    before = jnp.cumsum(likely, -1) - likely  # of all that are more likely: below p up to the last that is needed
-    p = max(p, 1e-30)  # of a smaller one float32 makes nothing, and of that nothing would be left
+    before = jnp.cumsum(likely, -1) - likely  # the probability of all that are more likely: below p for every token kept
+    p = max(p, 1e-30)  # a smaller one would be 0 in float32, and keep nothing
     return _above(logits, jnp.min(jnp.where(before < p, ordered, jnp.inf), -1, keepdims=True))
 
 
 def least(logits: jax.Array, p: float) -> jax.Array:
-    """Min-p (Nguyen et al. 2024, arXiv 2407.01082): those with at least p times the probability of the most likely one. 0 < p <= 1."""
+    """Min-p (Nguyen et al. 2024, arXiv 2407.01082): the tokens at least p times as likely as the most likely one. 0 < p <= 1."""
     return _above(logits, jnp.max(logits, -1, keepdims=True) + jnp.log(p))
 
 

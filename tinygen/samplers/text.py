@@ -1,9 +1,8 @@
-"""Text, token after token, from a language model that keeps the keys and values of what it has read.
+"""Text generation token by token, from a language model with a cache.
 
-A document begins with the end token E and ends with the next one, as in training: E stands before every prompt, and a row that has
-drawn E has ended. Past the model's context of L tokens rotary positions slide: a token sees the L before it, as each of those saw
-its own, which is what a banded mask over the whole history gives. Learned positions end at L, so what is remembered there is read
-anew from its last half, L // 2 tokens from position 0 on, whenever a token more would not fit.
+A document lies between two end tokens E, as in training: E precedes every prompt, and a row that has drawn E has ended. Rotary
+positions slide past the model's context of L tokens, which amounts to a banded mask over the whole history. Learned positions end at
+L: when the next token would not fit, the last L // 2 tokens are read again from position 0.
 """
 
 import dataclasses
@@ -27,14 +26,13 @@ MOST = 2**20  # maximum new tokens
 class Writing(NamedTuple):
     """The state of B growing documents.
 
-    cache: the model's memory of what it has read
     logits: [B, V], of the next token
-    ended: bool [B], E has been drawn
-    length: int32 [B], tokens read so far, of learned positions those in the window: the next one's position
-    window: int32 [B, L], those tokens from position 0 on; None for rotary positions, which need none
-    seen: bool [B, V], which tokens there have been, E before the document not counted; None without a repetition penalty
-    drawn: int32, tokens drawn so far
-    keys: [B], one a document; token n of a document is drawn by its n-th
+    ended: bool [B], whether E has been drawn
+    length: int32 [B], the next token's position
+    window: int32 [B, L], the tokens from position 0 on; None for rotary positions, which need none
+    seen: bool [B, V], the tokens so far, without the leading E; None without a repetition penalty
+    drawn: int32, the number of tokens drawn
+    keys: [B], one per document; token n is drawn with the key folded with n
     """
 
     cache: Any
@@ -49,7 +47,7 @@ class Writing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generating:
-    """An objective that writes text.
+    """An objective that generates text.
 
     length: L, the model's context
     end: E, the last token
@@ -70,7 +68,7 @@ class Generating:
 
     def __post_init__(self) -> None:
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
-            raise UserError(f"temperature {self.temperature} must lie in [0.01, 100], or be 0, which takes the most likely token")
+            raise UserError(f"temperature {self.temperature} must lie in [0.01, 100], or be 0 to take the most likely token")
         if self.top_k < 0:
             raise UserError(f"top_k {self.top_k} must not be negative; 0 is off")
         if not 0 < self.top_p <= 1:
@@ -78,15 +76,14 @@ class Generating:
         if not 0 <= self.min_p <= 1:
             raise UserError(f"min_p {self.min_p} must lie in [0, 1]; 0 is off")
         if not (0 < self.repetition_penalty < math.inf):
-            raise UserError(f"repetition_penalty {self.repetition_penalty} must be positive; 1 is off, more makes repetition less likely")
+            raise UserError(f"repetition_penalty {self.repetition_penalty} must be positive; 1 is off, more makes repetition rarer")
         if not 1 <= self.new_tokens <= MOST:
             raise UserError(f"new_tokens {self.new_tokens} must lie between 1 and {MOST:,}")
 
     def begin(self, model: Any, prompt: jax.Array, prompt_mask: jax.Array, keys: jax.Array) -> Writing:
-        """The state after reading E and the prompts int32 [B, P], right-padded: prompt_mask, bool [B, P], is False in the padding.
+        """The state after reading E and the prompts int32 [B, P], right-padded: prompt_mask, bool [B, P], is False for padding.
 
-        If a prompt does not fit, models with learned positions read its last half context; those with rotary ones read all of it, and
-        the last token no longer attends to the first.
+        Of a prompt that exceeds the context, models with learned positions read the last L // 2 tokens.
         """
         B, P = prompt.shape
         tokens = jnp.concatenate([jnp.full((B, 1), self.end, jnp.int32), jnp.where(prompt_mask, prompt, self.end)], 1)
@@ -96,17 +93,13 @@ class Generating:
             seen = jnp.zeros((B, self.end + 1), bool).at[jnp.arange(B)[:, None], prompt].max(prompt_mask)
         if model.places is not None:  # learned positions
             tokens = jnp.pad(tokens, ((0, 0), (0, max(0, self.length - P - 1))), constant_values=self.end)
-            window, length = self._fitting(tokens, length)
-            tokens = window
+            tokens, length = self._fitting(tokens, length)
+            window = tokens
         cache, logits = self._read(model, tokens, length)
-        zero = jnp.zeros((), jnp.int32)
-        return Writing(cache, logits, jnp.zeros(B, bool), length, window, seen, zero, keys)
+        return Writing(cache, logits, jnp.zeros(B, bool), length, window, seen, jnp.zeros((), jnp.int32), keys)
 
     def more(self, model: Any, state: Writing, num: int) -> tuple[Writing, jax.Array]:
-        """(the state after, the next `num` tokens int32 [B, num]), E after a document's end. Once all have ended nothing is computed."""
-
-        def unfinished(carry: tuple[jax.Array, Writing, jax.Array]) -> jax.Array:
-            return (carry[0] < num) & ~jnp.all(carry[1].ended)
+        """(the state after, the next `num` tokens int32 [B, num]): E after a document's end. Stops early when all have ended."""
 
         def draw(carry: tuple[jax.Array, Writing, jax.Array]) -> tuple[jax.Array, Writing, jax.Array]:
             index, state, tokens = carry
@@ -114,29 +107,28 @@ class Generating:
             return index + 1, state, jax.lax.dynamic_update_index_in_dim(tokens, token, index, 1)
 
         ends = jnp.full((len(state.ended), num), self.end, jnp.int32)
-        _, state, tokens = jax.lax.while_loop(unfinished, draw, (jnp.zeros((), jnp.int32), state, ends))
+        first = (jnp.zeros((), jnp.int32), state, ends)
+        _, state, tokens = jax.lax.while_loop(lambda carry: (carry[0] < num) & ~jnp.all(carry[1].ended), draw, first)
         return state, tokens
 
     def draw(
         self, model: Any, keys: jax.Array, cond: Mapping[str, jax.Array] | None = None, negative: Mapping[str, jax.Array] | None = None
     ) -> tuple[jax.Array, None]:
-        """(int32 [B, new_tokens], None), document i by keys[i] alone: what follows cond's `prompt` and `prompt_mask`, or whole documents.
+        """(int32 [B, new_tokens], None): continuations of cond's `prompt` and `prompt_mask`, or else whole documents.
 
-        Raises UserError for something to lead away from, which text has no guidance for.
+        Document i depends on keys[i] alone. Raises UserError for a negative prompt.
         """
         if negative is not None:
-            raise UserError("text is written without guidance: there is nothing to lead away from")
+            raise UserError("text is generated without guidance, so there is no negative prompt")
         B = keys.shape[0]
         given = cond or {"prompt": jnp.zeros((B, 0), jnp.int32), "prompt_mask": jnp.zeros((B, 0), bool)}
         return self.more(model, self.begin(model, given["prompt"], given["prompt_mask"], keys), self.new_tokens)[1], None
 
     def preview(self, raw: Any, averaged: Any, batch: Mapping[str, jax.Array], keys: jax.Array) -> dict[str, Preview]:
-        """`samples`: documents from their beginning; `continuations`: what follows the first tokens of the batch's windows, up to the
-        end of their first document.
-        """
+        """`samples`, whole documents, and `continuations` of the first document in each of the batch's windows, from its first tokens."""
         P = min(SHOWN, max(1, self.length // 2))
         tokens, segment = batch["tokens"], batch["segment"]
-        skipped = (tokens[:, :1] == self.end).astype(jnp.int32)  # a window may begin with the E that stands before every prompt anyway
+        skipped = (tokens[:, :1] == self.end).astype(jnp.int32)  # `begin` reads E before every prompt anyway
         place = jnp.minimum(skipped + jnp.arange(P), tokens.shape[1] - 1)
         prompt = jnp.take_along_axis(tokens, place, 1)
         same = (jnp.take_along_axis(segment, place, 1) == segment[:, :1]) & (segment[:, :1] > 0)
@@ -149,7 +141,7 @@ class Generating:
         return {"samples": Preview(first), "continuations": Preview(continued)}
 
     def _next(self, model: Any, state: Writing) -> tuple[Writing, jax.Array]:
-        """One token [B] drawn and read."""
+        """(the state after reading one more token, that token int32 [B])."""
         logits = filters.filtered(
             state.logits, state.seen, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
@@ -177,19 +169,20 @@ class Generating:
         rows = jnp.arange(len(token))
         longer = longer.at[rows, state.length].set(jnp.where(going == 1, token, longer[rows, state.length]))
         window, length = self._fitting(longer, state.length + going)
-        # The memory of a full window cannot be cut, only made again: of all documents, each from its own window.
+        # A full window's cache cannot be shortened, only computed again: for all documents, each from its own window.
         cache, logits = jax.lax.cond(jnp.any(full), lambda: self._read(model, window, length), step)
         return state._replace(cache=cache, logits=logits, length=length, window=window)
 
     def _fitting(self, tokens: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """(window [B, L], its length [B]) of the first `length` of tokens [B, T], T >= L: all where they fit, or else the last L // 2."""
+        """(window [B, L], its length [B]): the first `length` [B] of tokens [B, T], T >= L, if they fit, or else the last L // 2."""
         start = jnp.where(length > self.length, length - max(1, self.length // 2), 0)
         place = jnp.minimum(start[:, None] + jnp.arange(self.length), tokens.shape[1] - 1)
         return jnp.take_along_axis(tokens, place, 1), length - start
 
     def _read(self, model: Any, tokens: jax.Array, length: jax.Array) -> tuple[Any, jax.Array]:
-        """(cache, logits [B, V] of the next token) of the first `length` [B] of tokens [B, T], from position 0 on: at most L at a time, or
-        attention would hold T x T scores.
+        """(cache, logits [B, V] of the next token) after the first `length` [B] of tokens [B, T].
+
+        At most L tokens are read at a time, otherwise attention would hold T x T scores.
         """
         B, T = tokens.shape
         size = min(T, self.length)
@@ -200,7 +193,7 @@ class Generating:
             (cache, last), (rows, start) = carry, part
             place = jnp.broadcast_to(start + jnp.arange(size), (B, size))
             h, cache = model.features(rows, segment=(place < length[:, None]).astype(jnp.int32), position=place, cache=cache)
-            own = length - 1 - start  # of the last token, where it is in this part
+            own = length - 1 - start  # index of the last token, if it is in this part
             here = jnp.take_along_axis(h, jnp.clip(own, 0, size - 1)[:, None, None], 1)
             return (cache, jnp.where(((own >= 0) & (own < size))[:, None, None], here, last)), None
 
@@ -211,5 +204,5 @@ class Generating:
         return cache, self._logits(model, last)
 
     def _logits(self, model: Any, h: jax.Array) -> jax.Array:
-        """[B, V] of h [B, 1, D]; a model may have some more, for the device's tiles, that are no tokens."""
+        """[B, V] of h [B, 1, D], without the padding of the model's vocabulary."""
         return model.unembed(h)[:, 0, : self.end + 1]

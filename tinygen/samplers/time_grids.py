@@ -11,40 +11,39 @@ from tinygen.errors import UserError, unknown
 
 
 class Shape(NamedTuple):
-    """What a grid may depend on: t = sigmoid(N(mean, std)) in training, and `shift`. Described in `tinygen.config.schema.OBJECTIVES`."""
+    """Parameters of the grids: those of t = sigmoid(N(mean, std)) in training, and `shift`. See `tinygen.config.schema.OBJECTIVES`."""
 
     mean: float
     std: float
     shift: float
 
 
-def uniform(share: np.ndarray, shape: Shape) -> np.ndarray:
-    return share
-
-
 def logit_normal(share: np.ndarray, shape: Shape) -> np.ndarray:
-    """Quantiles of the times in training: as many steps wherever as many examples were."""
+    """Quantiles of the times in training: the steps are as dense as the examples were."""
     normal = NormalDist(shape.mean, shape.std)
     return np.exp(-np.logaddexp(0, [-normal.inv_cdf(each) for each in share.tolist()]))
 
 
 def shifted(share: np.ndarray, shape: Shape) -> np.ndarray:
-    """shift·t / (1 + (shift - 1)·t), Esser et al. 2024, arXiv 2403.03206: more than 1 has more of the steps near the noise."""
+    """shift·t / (1 + (shift - 1)·t), Esser et al. 2024, arXiv 2403.03206: above 1, more of the steps are near the noise."""
     return shape.shift * share / (1 + (shape.shift - 1) * share)
 
 
-GRIDS: dict[str, Callable[[np.ndarray, Shape], np.ndarray]] = {"uniform": uniform, "logit_normal": logit_normal, "shifted": shifted}
+GRIDS: dict[str, Callable[[np.ndarray, Shape], np.ndarray]] = {
+    "uniform": lambda share, shape: share,
+    "logit_normal": logit_normal,
+    "shifted": shifted,
+}
 
 
 def times(name: str, steps: int, shape: Shape) -> np.ndarray:
-    """float64 [steps + 1]: a row's image of evenly spaced times strictly between 1 and 0, and the two ends."""
+    """float64 [steps + 1]: 1, a row's image of the evenly spaced times in between, and 0."""
     even = np.linspace(1.0, 0.0, steps + 1)
     return np.concatenate([[1.0], GRIDS[name](even[1:-1], shape), [0.0]])
 
 
 def check(name: str, shift: float) -> None:
-    """Raises UserError for a grid that there is not."""
     if name not in GRIDS:
         raise unknown("time_grid", name, GRIDS)
     if not 0 < shift < math.inf:
-        raise UserError(f"shift={shift} must be positive; 1 shifts nothing, 3 has more of the steps near the noise")
+        raise UserError(f"shift={shift} must be positive; 1 is no shift, 3 has more of the steps near the noise")

@@ -9,7 +9,7 @@ import numpy as np
 from tinygen import build
 from tinygen.config import Config
 from tinygen.data.source import DataSource
-from tinygen.objectives.metrics import finalise
+from tinygen.objectives.base import finalise
 from tinygen.rng import stream
 from tinygen.train_step import Metrics, Tree, merge
 

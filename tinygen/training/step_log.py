@@ -10,7 +10,7 @@ from absl import logging
 
 from tinygen.config import Config
 from tinygen.errors import UserError
-from tinygen.objectives.metrics import finalise
+from tinygen.objectives.base import finalise
 from tinygen.training.nonfinite import Guard, Spikes
 from tinygen.training.periodic import due
 from tinygen.workdir import manifest

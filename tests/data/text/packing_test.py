@@ -107,8 +107,8 @@ def test_a_first_batch_of_text_is_checked():
     gap[0] = [1, 1, 1, 1, 2, 2, 4, 4]
     late[0] = [0, 0, 1, 1, 1, 1, 1, 1]
     wrong[0, 0] = 9
-    refused = [({"tokens": other}, "another vocabulary's"), ({"segment": back}, "goes backwards"), ({"segment": gap}, "skips a number")]
-    refused += [({"segment": late}, "goes on after padding"), ({"target": wrong}, "is not the token that follows")]
+    refused = [({"tokens": other}, "another vocabulary's"), ({"segment": back}, "decreases"), ({"segment": gap}, "skips a number")]
+    refused += [({"segment": late}, "resumes after padding"), ({"target": wrong}, "must be the token that follows")]
     for change, said in refused:
         with pytest.raises(UserError, match=said):
             check_batch(batch | change, codec(8))

@@ -215,7 +215,7 @@ def test_another_vocabulary_than_the_earlier_stages_is_refused_with_what_differs
     assert "vocabulary: 257 tokens (bytes) -> 300 tokens (bpe)" in refused(bytewise, small)
     zebras = tmp_path / "zebras.txt"
     zebras.write_text(f"{MARKER}".join(f"zebra zigzags zoom {index}" * 9 for index in range(99)))
-    assert "vocabulary: 300 tokens (bpe), of which token 256: " in refused(small, source(zebras, tokenizer="bpe", vocabulary=300).codec)
+    assert "vocabulary: 300 tokens (bpe), token 256: " in refused(small, source(zebras, tokenizer="bpe", vocabulary=300).codec)
 
 
 @pytest.mark.parametrize("keys", [dict(tokenizer="bpe"), dict(vocabulary=512), dict(length=64), dict(pack=False)], ids=str)

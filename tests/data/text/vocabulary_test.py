@@ -79,7 +79,7 @@ def test_half_a_character_becomes_a_question_mark():
 
 @pytest.mark.parametrize("number", [-1, 257, 10**6])
 def test_a_number_that_is_no_token_is_refused(number):
-    with pytest.raises(UserError, match=f"{number} is no token: this vocabulary has 0 to 256"):
+    with pytest.raises(UserError, match=f"{number} is not a token: this vocabulary has 0 to 256"):
         Vocabulary(kind="bytes").decode([97, number])
 
 
