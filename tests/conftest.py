@@ -29,7 +29,8 @@ from tinygen.cli import commands
 from tinygen.cli import main as cli
 from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.distributed.mesh import make_mesh
 from tinygen.evaluation.features.bicubic import bicubic
 from tinygen.evaluation.features.network import Network

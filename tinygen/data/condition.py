@@ -2,26 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from tinygen.data.examples import Batch, Examples
 from tinygen.errors import UserError
 from tinygen.media.base import Medium
 from tinygen.media.field import Spec
 
-Batch = dict[str, Any]
-"""Arrays with a row per sample, or objects indexed like arrays."""
-
 BLOCK = 64  # examples read at once
-
-
-class Examples(Protocol):
-    """The part of `tinygen.data.source.Examples` that conditions use."""
-
-    def __len__(self) -> int: ...
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]: ...
-    def captions(self, indices: np.ndarray) -> list[str]: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

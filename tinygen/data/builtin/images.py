@@ -7,8 +7,9 @@ import numpy as np
 from tinygen.data import builtin
 from tinygen.data.codec import Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
+from tinygen.data.examples import ArrayExamples
 from tinygen.data.labels import Labels
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.source import DataSource
 from tinygen.errors import unknown
 from tinygen.media import Image
 

@@ -20,6 +20,7 @@ from tinygen.data import naming
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents, short
 from tinygen.data.encoding import composed
+from tinygen.data.examples import Examples
 from tinygen.data.images import folder_captions, folder_index, pixels
 from tinygen.data.images.folder_captions import Captions, read_captions
 from tinygen.data.images.folder_index import Index, Picture
@@ -32,7 +33,7 @@ HELD_OUT = ("validation", "val", "test")  # the first of these folders beside tr
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderExamples:
+class FolderExamples(Examples):
     """One split of a folder. In memory an image is only its name, its caption and a few numbers.
 
     labels: int32 [N], or None

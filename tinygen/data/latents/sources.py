@@ -16,9 +16,10 @@ import numpy as np
 
 from tinygen.data.codec import Batch, Codec, Field
 from tinygen.data.contents import Contents, short
+from tinygen.data.examples import Examples
 from tinygen.data.labels import Labels
 from tinygen.data.latents.provenance import Latents
-from tinygen.data.source import DataSource, Nameless
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.media import Image
 
@@ -96,7 +97,7 @@ def packed(mean: np.ndarray, std: np.ndarray, label: int, caption: str) -> bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatentExamples(Nameless):
+class LatentExamples(Examples):
     """One split.
 
     rows: random access to its records

@@ -22,9 +22,10 @@ from PIL import Image
 from tinygen import media
 from tinygen.data.codec import Batch, Codec, Field, encode_pixels
 from tinygen.data.contents import Contents
+from tinygen.data.examples import Examples
 from tinygen.data.images import pixels
 from tinygen.data.labels import Labels
-from tinygen.data.source import DataSource, Nameless
+from tinygen.data.source import DataSource
 from tinygen.data.tfds.features import at, features_of, image_of, label_of, own_frame, values_of
 from tinygen.data.tfds.trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
@@ -38,7 +39,7 @@ PATIENCE = 6.0  # seconds to wait for a server's answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TfdsExamples(Nameless):
+class TfdsExamples(Examples):
     """A split of a prepared set.
 
     rows: TFDS's random access; images are undecoded files, so that they are decoded as in other sources
@@ -71,7 +72,7 @@ class TfdsExamples(Nameless):
 
     def captions(self, indices: np.ndarray) -> list[str]:
         if not self.caption:
-            return [""] * len(indices)
+            return super().captions(indices)
         return [at(row, self.caption).decode("utf-8", "replace") for row in self._rows(indices)]
 
     def _rows(self, indices: np.ndarray) -> Any:
