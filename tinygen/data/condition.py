@@ -1,7 +1,7 @@
 """Conditions: what samples can be conditioned on, such as a label, a caption or the beginning of a text."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,7 +23,6 @@ class Request:
     negative: the negative prompt, which guidance steers away from
     stop: strings that end a text
     encoder: folder or name of the text encoder, if not the run's own
-    read: (condition, encoder) -> the encoder's function, for conditions that need a text encoder
     """
 
     labels: Sequence[str] = ()
@@ -31,7 +30,6 @@ class Request:
     negative: str | None = None
     stop: Sequence[str] = ()
     encoder: str | None = None
-    read: Callable[..., Any] | None = None
 
 
 class Condition:
@@ -68,10 +66,6 @@ class Condition:
         """Its arrays for `num` samples. Raises UserError for a request that cannot be met."""
         return {}
 
-    def negative(self, request: Request, num: int) -> Batch:
-        """Its arrays for the negative prompt."""
-        return {}
-
     def words(self, request: Request, num: int) -> list[str]:
         """The request for each of `num` samples in words; [] if it has none."""
         return []
@@ -83,6 +77,11 @@ class Condition:
     def preview(self, num: int, held_out: Examples) -> tuple[Batch, list[str]]:
         """The arrays and words of a run's previews. Without arrays, previews use those of held-out examples."""
         return self.encode(Request(), num), self.words(Request(), num)
+
+    @property
+    def cycle(self) -> int:
+        """How many different samples its default request asks for, in turn; 0 = no fixed number."""
+        return 0
 
     def rule(self, request: Request) -> str:
         """The request in words, for a score's protocol."""
@@ -97,6 +96,10 @@ class Condition:
             for key in self.keys:
                 parts[key].append(block[key])
         return {key: np.concatenate(blocks)[rows] for key, blocks in parts.items()}
+
+    def of_batch(self, batch: Batch) -> Mapping[str, Sequence[str]]:
+        """Names of its values in a batch of examples, by key of `data.json`."""
+        return {}
 
     def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
         """The entry of each sample in `samples.json`."""

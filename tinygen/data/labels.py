@@ -60,8 +60,15 @@ class Labels(Condition):
             raise UserError(f"label {name} is out of range: this model knows 0 to {len(self.names) - 1} ({listed(self.names)})")
         raise unknown("label", name, self.names)
 
+    @property
+    def cycle(self) -> int:
+        return len(self.names)
+
     def rule(self, request: Request) -> str:
         return ", ".join(self.names[self.index(name)] for name in request.labels) or super().rule(request)
+
+    def of_batch(self, batch: Batch) -> Mapping[str, Sequence[str]]:
+        return {"label": [self.names[label] for label in batch["label"]]}
 
     def describe(self, arrays: Mapping[str, Any], words: Sequence[str]) -> list[dict[str, Any]]:
         return [{"label": int(label), "name": self.names[label]} for label in arrays["label"]]

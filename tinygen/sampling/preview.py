@@ -54,7 +54,7 @@ def make_preview(config: Config, source: DataSource, parts: build.Parts, step: A
 
 def seen(preview: Preview, codec: Codec, num: int) -> View:
     """The first `num` items of a preview."""
-    columns = columns_for(len(codec.labels))
+    columns = columns_for(max((each.cycle for each in codec.conditions), default=0))
     if preview.medium is None:
         return View(codec.medium, latents.items(codec, codec.medium.first(preview.value, num)), columns)
     return View(preview.medium, preview.medium.decode(preview.medium.first(preview.value, num)), columns)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -160,8 +160,9 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     items = codec.medium.of_batch(batch, functools.partial(latents.to_medium, codec.domain))
     workdir.write(f"data.{codec.medium.sheet_suffix}", codec.medium.encode(codec.medium.overview(items)))
     rows = [{"index": index} for index in indices.tolist()]
-    known = {"file": examples.names(indices), "caption": examples.captions(indices)}
-    known["label"] = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
+    known: dict[str, Sequence[str]] = {"file": examples.names(indices), "caption": examples.captions(indices)}
+    for each in codec.conditions:
+        known |= each.of_batch(batch)
     for what, values in known.items():
         for row, value in zip(rows, values, strict=False):
             row |= {what: value} if value else {}

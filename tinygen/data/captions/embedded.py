@@ -1,5 +1,6 @@
 """Adds the embeddings of captions to the batches of a captioned source."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable
@@ -39,8 +40,8 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
             f"{where} belongs to other data ({why}).\n"
             "Restore the data section that they were prepared with, or prepare the embeddings again."
         )
-    learnt = next((each for each in known.conditions if isinstance(each, CaptionEmbeddings)), None) if known else None
-    if learnt is not None and not learnt.same(prepared.text):
+    learnt = known and known.embeddings
+    if learnt and dataclasses.replace(learnt, encoder=prepared.text.encoder) != prepared.text:
         raise UserError(
             f"{where} does not match this run: it was trained with {_named(learnt)}, and these are from {_named(prepared.text)}"
         )
@@ -72,7 +73,8 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
 
 def carried_over(source: DataSource, images: DataSource) -> DataSource:
     """The images of latents with the embeddings of the latents' captions; both are in the same order."""
-    (text,) = (each for each in source.codec.conditions if isinstance(each, CaptionEmbeddings))
+    text = source.codec.embeddings
+    assert text is not None
     spec = {name: source.codec.spec[name] for name in text.keys}
     spec = {name: source.codec.spec[name] for name in text.keys}
     rows = {split: each.rows for split, each in source.splits.items() if isinstance(each, ExtendedExamples)}

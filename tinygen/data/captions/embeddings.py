@@ -10,14 +10,14 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from tinygen.data.captions.tokenizer import normal
-from tinygen.data.condition import BLOCK, Batch, Prompted, Request
+from tinygen.data.condition import BLOCK, Batch, Prompted
 from tinygen.data.examples import Examples
 from tinygen.errors import UserError
 from tinygen.media.base import Medium
@@ -33,7 +33,7 @@ MAKING = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaptionEmbeddings(Prompted):
-    """Captions as the embeddings of a frozen text encoder; stored with the run.
+    """Captions as the embeddings of a frozen text encoder; stored with the run. `tinygen.sampling.conditions` encodes prompts.
 
     encoder: the encoder's folder or name; a hint, for a folder may move
     sha256: the SHA-256 of its weights
@@ -74,15 +74,6 @@ class CaptionEmbeddings(Prompted):
         if {name: spec[name].shape for name in self.keys if name in spec} != wanted:
             raise UserError(f"an example does not have embeddings of the shape that its text encoder gives, {list(wanted['embed'])}")
 
-    def encode(self, request: Request, num: int) -> Batch:
-        """`embed`, float32 [num, length, features], read when indexed, and `embed_mask`, bool [num, length]."""
-        if not request.prompts:
-            raise UserError("this model draws from a prompt: give --prompt=WORDS, or --prompts=FILE")
-        return self._read(request, request.prompts, np.arange(num) % len(request.prompts))
-
-    def negative(self, request: Request, num: int) -> Batch:
-        return self._read(request, [request.negative or ""], np.zeros(num, int))
-
     def preview(self, num: int, held_out: Examples) -> tuple[Batch, list[str]]:
         """Captions of held-out examples, whose embeddings are stored: the text encoder is not loaded."""
         return {}, list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
@@ -100,14 +91,6 @@ class CaptionEmbeddings(Prompted):
         if old is None or new is None or old.sha256 == new.sha256:
             return []
         return [f"text encoder: {old.encoder} -> {new.encoder}"]
-
-    def _read(self, request: Request, prompts: Sequence[str], index: np.ndarray) -> Batch:
-        assert request.read is not None, "a request of embeddings needs a text encoder"
-        return request.read(self, request.encoder)(prompts, index)
-
-    def same(self, other: Any) -> bool:
-        """Whether the other's embeddings mean the same, wherever their encoder is."""
-        return isinstance(other, CaptionEmbeddings) and dataclasses.replace(other, encoder=self.encoder) == self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

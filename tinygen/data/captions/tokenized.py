@@ -49,9 +49,9 @@ def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
         )
     captions = captions_of(source, "config.text.tokens")
-    learnt = next((each.merges for each in known.conditions if isinstance(each, CaptionTokens)), ()) if known else ()
-    inherited = tokens == "bpe" and bool(learnt)
-    merges = () if tokens == "bytes" else learnt if inherited else trained_merges(captions["train"], vocabulary - 1)
+    learnt = known.condition(CaptionTokens) if known and tokens == "bpe" else None
+    inherited = learnt.merges if learnt else ()
+    merges = inherited or (() if tokens == "bytes" else trained_merges(captions["train"], vocabulary - 1))
     text = CaptionTokens(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())

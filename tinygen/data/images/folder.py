@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tinygen import media
 from tinygen.data import naming
-from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.codec import encode_pixels, image_codec
 from tinygen.data.contents import Contents, short
 from tinygen.data.encoding import composed
-from tinygen.data.examples import Examples
+from tinygen.data.examples import Batch, Examples
 from tinygen.data.images import folder_captions, folder_index, pixels
 from tinygen.data.images.folder_captions import Captions, read_captions
 from tinygen.data.images.folder_index import Index, Picture
 from tinygen.data.images.folder_metadata import Metadata, read_metadata
-from tinygen.data.labels import Labels
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 
@@ -119,12 +117,9 @@ def folder(
         column = np.array([numbers[labels[each.name]] for each in split], np.int32) if known else None
         return FolderExamples(root, split, column, captions.words, options)
 
-    spec = {"x": Field(shape=(*options["size"], channels), dtype="float32", low=-1.0, high=1.0)}
-    if known:
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(known) - 1)
     written = _written(metadata, captions, splits)
     return DataSource(
-        codec=Codec(medium=media.Image(), spec=spec, conditions=(Labels(tuple(known)),) if known else ()),
+        codec=image_codec((*options["size"], channels), tuple(known)),
         splits={name: examples(split) for name, split in splits.items()},
         fingerprint=_fingerprint(options, known, splits, labels),
         contents=Contents(files={each.name: each.digest for each in used}, labels={name: short(each) for name, each in labels.items()}),
