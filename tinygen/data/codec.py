@@ -12,9 +12,8 @@ from tinygen import media
 from tinygen.data.captions.embeddings import CaptionEmbeddings
 from tinygen.data.captions.tokenizer import CaptionTokens
 from tinygen.data.condition import Batch, Condition, Request
-from tinygen.data.domain import Domain
+from tinygen.data.domain import Domain, Latents
 from tinygen.data.labels import Labels
-from tinygen.data.latents.provenance import Latents
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
 from tinygen.media import Medium

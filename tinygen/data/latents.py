@@ -16,8 +16,8 @@ import numpy as np
 
 from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import Contents, short
+from tinygen.data.domain import Latents
 from tinygen.data.examples import Batch, Examples
-from tinygen.data.latents.provenance import Latents
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.media import Image
