@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from tinygen.data.avatars.styles import STYLES, Part, Style
 from tinygen.errors import UserError, unknown
@@ -100,10 +101,9 @@ def draw(style: str, number: int) -> Face:
     """Face `number` of a style. Raises UserError if the drawing packages are not installed."""
     require_packages()
     options, labels, caption = choose(style, number)
-    image_module = importlib.import_module("PIL.Image")
     svg = importlib.import_module("dicebear").Avatar(_definition(style), options).to_string()
     drawn = importlib.import_module("resvg_py").svg_to_bytes(svg_string=svg, skip_system_fonts=True)
-    with image_module.open(io.BytesIO(drawn)) as image:
+    with Image.open(io.BytesIO(drawn)) as image:
         # The drawing has a background: no pixel is transparent.
         pixels = image.convert("RGB").reduce(SUPERSAMPLING)
     png = io.BytesIO()
@@ -118,7 +118,7 @@ def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face
     Raises UserError if the drawing packages are not installed.
     """
     require_packages()
-    workers = workers or min(_cores(), 1 + num // 200)
+    workers = workers or min(len(os.sched_getaffinity(0)), 1 + num // 200)
     root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)])}
     running: list[subprocess.Popen[bytes]] = []
@@ -183,10 +183,6 @@ def _list(phrases: Sequence[str]) -> str:
 def _definition(style: str) -> Any:
     text = (resources.files("dicebear_styles") / f"{style}.json").read_text("utf-8")
     return importlib.import_module("dicebear").Style(json.loads(text))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _received(process: subprocess.Popen[bytes]) -> Face:
