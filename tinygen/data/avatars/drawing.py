@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from tinygen.data.avatars.styles import STYLES, Part, Style
 from tinygen.errors import UserError, unknown
@@ -99,6 +98,8 @@ def choose(style: str, number: int) -> tuple[dict[str, Any], dict[str, int], str
 
 def draw(style: str, number: int) -> Face:
     """Face `number` of a style. Raises UserError if the drawing packages are not installed."""
+    from PIL import Image
+
     require_packages()
     options, labels, caption = choose(style, number)
     svg = importlib.import_module("dicebear").Avatar(_definition(style), options).to_string()

@@ -45,7 +45,7 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
         raise UserError(
             f"{where} does not match this run: it was trained with {_named(learnt)}, and these are from {_named(prepared.text)}"
         )
-    rows: dict[str, Rows] = {}
+    text, rows = prepared.text, dict[str, Rows]()
     for split in SPLITS:
         examples, about = source.splits[split], prepared.splits[split]
         if len(examples) != about.num:
@@ -54,19 +54,20 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
             now = source.contents.also(captions=digests(source, captions_of(source, "config.text.embeddings")))
             named = "".join(f" ({each})" for each in changes(_kept(path, prepared) or Contents(), now))
             raise UserError(f"{where}: the captions of {split} have changed since they were encoded{named}: prepare them again")
-        rows[split] = _opened(path, split, about, prepared.text, where).rows
-    text = prepared.text
+        rows[split] = _opened(path, split, about, text, where).rows
     spec = {
         "embed": Field(shape=(text.length, text.features), dtype="float32"),
         "embed_mask": Field(shape=(text.length,), dtype="bool"),
     }
+    facts = {"the text encoder": text.sha256[:16]}
+    facts |= {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
     said = repr((source.fingerprint, text.sha256, text.length, [(each.values, each.lengths) for each in prepared.splits.values()]))
     return source.with_condition(
         text,
         spec,
         rows,
         fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
-        contents=source.contents.also(facts=_facts(prepared)),
+        contents=source.contents.also(facts=facts),
         summary=(*source.about(), *_summary(prepared)),
     )
 
@@ -124,11 +125,6 @@ def _kept(folder: Path, prepared: Prepared) -> Contents | None:
         return Contents.of(json.loads((folder / FILE).read_text("utf-8")), prepared.data)
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _facts(prepared: Prepared) -> dict[str, str]:
-    values = {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
-    return {"the text encoder": prepared.text.sha256[:16], **values}
 
 
 def _named(text: CaptionEmbeddings) -> str:

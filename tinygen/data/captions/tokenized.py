@@ -66,13 +66,14 @@ def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             said.append(f"config.text.length={length}: {cut:,} captions of {split} {more}")
         digest.update("\0".join([split, *words]).encode())
         stored[split] = functools.partial(_read, rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16))
+    facts = {"the tokens of captions": short(repr(text.merges))} if text.merges else {}
     spec = {"text": Field(shape=(length,), dtype="int32", low=0, high=text.vocabulary - 1)}
     return source.with_condition(
         text,
         spec,
         stored,
         fingerprint=digest.hexdigest()[:16],
-        contents=source.contents.also(captions=digests(source, captions), facts=_vocabulary(text)),
+        contents=source.contents.also(captions=digests(source, captions), facts=facts),
         summary=tuple(said),
     )
 
@@ -101,10 +102,6 @@ def digests(source: DataSource, captions: Mapping[str, Sequence[str]]) -> dict[s
     for split, words in captions.items():
         found |= zip(source.splits[split].names(np.arange(len(words))), map(short, words), strict=True)
     return {name: digest for name, digest in found.items() if name}
-
-
-def _vocabulary(text: CaptionTokens) -> dict[str, str]:
-    return {"the tokens of captions": short(repr(text.merges))} if text.merges else {}
 
 
 def _read(tokens: np.ndarray, indices: np.ndarray) -> Batch:

@@ -21,7 +21,7 @@ from tinygen.data.contents import Contents, short
 from tinygen.data.encoding import composed
 from tinygen.data.examples import Batch, Examples
 from tinygen.data.images import folder_captions, folder_index, pixels
-from tinygen.data.images.folder_captions import Captions, read_captions
+from tinygen.data.images.folder_captions import read_captions
 from tinygen.data.images.folder_index import Index, Picture
 from tinygen.data.images.folder_metadata import Metadata, read_metadata
 from tinygen.data.source import DataSource
@@ -117,7 +117,8 @@ def folder(
         column = np.array([numbers[labels[each.name]] for each in split], np.int32) if known else None
         return FolderExamples(root, split, column, captions.words, options)
 
-    written = _written(metadata, captions, splits)
+    written = captions.lines({split: [each.name for each in pictures] for split, pictures in splits.items()})
+    written += filter(None, [metadata.strays()])
     return DataSource(
         codec=image_codec((*options["size"], channels), tuple(known)),
         splits={name: examples(split) for name, split in splits.items()},
@@ -234,12 +235,6 @@ def _left_out(found: Index, left_out: Mapping[str, str]) -> list[str]:
     where = f"the whole list could not be written to {file} ({problem})" if problem else f"all of them: {file}"
     most = ["most of this folder cannot be used"] if 2 * len(left_out) > total else []
     return [*most, f"{len(left_out):,} of {total:,} files left out: {naming.first(left_out, left_out)}; {where}"]
-
-
-def _written(metadata: Metadata, captions: Captions, splits: Mapping[str, Sequence[Picture]]) -> list[str]:
-    """Lines about captions and metadata."""
-    lines = captions.lines({split: [each.name for each in pictures] for split, pictures in splits.items()})
-    return [*lines, strays] if (strays := metadata.strays()) else lines
 
 
 def _passed_over(found: Index) -> list[str]:
