@@ -31,7 +31,8 @@ from tinygen.cli import main as cli
 from tinygen.config import schema as keys
 from tinygen.config.key import Key
 from tinygen.data.codec import Codec, Field
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.distributed.mesh import make_mesh
 from tinygen.media import Array, Curve
 from tinygen.media.preview import Preview

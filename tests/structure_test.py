@@ -12,8 +12,7 @@ from rooms import ROOMS, room
 from tinygen import config, media
 from tinygen.config import schema
 from tinygen.data.codec import CONDITIONS
-from tinygen.data.domain import Domain
-from tinygen.data.latents.provenance import Latents
+from tinygen.data.domain import Domain, Latents
 from tinygen.samplers import table
 
 ROOT = Path(__file__).parents[1]

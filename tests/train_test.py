@@ -19,7 +19,7 @@ from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import load
-from tinygen.data.source import ArrayExamples
+from tinygen.data.examples import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.media import image
 from tinygen.sampling.preview import make_preview

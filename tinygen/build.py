@@ -58,10 +58,9 @@ COMMON = {"data": ("overfit",)}  # keys that are not keywords of the constructor
 @functools.cache
 def datasets() -> dict[str, Callable[..., DataSource]]:
     """The table of data sets. Imported lazily: a model can be built without the readers of data."""
-    from tinygen.data import synthetic
+    from tinygen.data import latents, synthetic
     from tinygen.data.builtin import images
     from tinygen.data.images import folder
-    from tinygen.data.latents import sources
     from tinygen.data.text import sources as text
     from tinygen.data.tfds import images as tfds
     from tinygen.data.tfds import text as tfds_text
@@ -75,7 +74,7 @@ def datasets() -> dict[str, Callable[..., DataSource]]:
         "avatars": tfds.avatars,
         "celeb_a": tfds.celeb_a,
         "tfds": tfds.tfds,
-        "latents": sources.latents,
+        "latents": latents.latents,
         "shakespeare": text.shakespeare,
         "text": text.text,
         "tfds_text": tfds_text.tfds_text,

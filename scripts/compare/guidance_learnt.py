@@ -15,7 +15,7 @@ import numpy as np
 
 from tinygen import build
 from tinygen.checkpoints import weights
-from tinygen.data.source import Examples
+from tinygen.data.examples import Examples
 from tinygen.rng import stream
 from tinygen.sampling import settings
 from tinygen.train_step import merge

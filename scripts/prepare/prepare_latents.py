@@ -39,10 +39,10 @@ from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.config import Config
+from tinygen.data import latents as sources
 from tinygen.data.codec import Batch, Codec
+from tinygen.data.domain import Latents, Moments
 from tinygen.data.images import pixels
-from tinygen.data.latents import sources
-from tinygen.data.latents.provenance import Latents, Moments
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder as autoencoders

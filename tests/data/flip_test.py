@@ -4,7 +4,8 @@ import itertools
 import numpy as np
 
 from tinygen.data.codec import Codec, Field
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.media import Image
 
 

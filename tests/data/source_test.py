@@ -6,8 +6,9 @@ import pytest
 from tinygen.data import builtin as embedded_arrays
 from tinygen.data.builtin import images
 from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.examples import ArrayExamples
 from tinygen.data.labels import Labels
-from tinygen.data.source import ArrayExamples, DataSource, check_batch
+from tinygen.data.source import DataSource, check_batch
 from tinygen.errors import UserError
 from tinygen.media import Array, Image
 

@@ -166,14 +166,14 @@ def reached(workdir, running, step):
 
 
 FAILING = """
-from tinygen.data import source
+from tinygen.data import examples
 from tinygen.errors import UserError
-take = source.ArrayExamples.take
+take = examples.ArrayExamples.take
 def failing(self, indices, calls=[]):
     calls.append(1)
     if len(calls) > 9: raise UserError("picture 7 has gone")
     return take(self, indices)
-source.ArrayExamples.take = failing
+examples.ArrayExamples.take = failing
 """
 
 

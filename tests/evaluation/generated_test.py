@@ -10,8 +10,8 @@ from tinygen import build
 from tinygen.checkpoints import store
 from tinygen.checkpoints import weights as trained
 from tinygen.data.codec import Codec, Field
+from tinygen.data.examples import ArrayExamples
 from tinygen.data.labels import Labels
-from tinygen.data.source import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.evaluation import generated
 from tinygen.evaluation.generated import check_draws_pictures, conditions, of_model

@@ -7,7 +7,7 @@ from etils import epath
 
 from tinygen import build, train
 from tinygen.checkpoints import store
-from tinygen.data.source import ArrayExamples
+from tinygen.data.examples import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.workdir import writers
 

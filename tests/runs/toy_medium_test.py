@@ -12,8 +12,9 @@ from tinygen import config as config_lib
 from tinygen import eval_fid, media, report, train
 from tinygen.checkpoints import store
 from tinygen.data.codec import Codec, Field
+from tinygen.data.examples import ArrayExamples
 from tinygen.data.labels import Labels
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.samplers import fixed_step, table
 from tinygen.samplers.paths import Sampler

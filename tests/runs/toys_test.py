@@ -15,7 +15,8 @@ from tinygen import config as config_lib
 from tinygen import media, train
 from tinygen.config import schema as keys
 from tinygen.data.codec import Codec, Field
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.media import Array
 from tinygen.media.preview import Preview
 from tinygen.nn.layers import Buffer, Embedding, Linear

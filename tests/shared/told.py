@@ -6,7 +6,8 @@ import zlib
 import numpy as np
 
 from tinygen.data.codec import Codec, Field
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.media import Image
 from tinygen.pretrained.text_encoder import Encoder

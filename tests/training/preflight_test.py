@@ -8,7 +8,7 @@ from etils import epath
 
 from tinygen import build
 from tinygen.checkpoints import store
-from tinygen.data.source import ArrayExamples
+from tinygen.data.examples import ArrayExamples
 from tinygen.errors import UserError
 from tinygen.media.preview import Preview
 from tinygen.objectives.base import Objective

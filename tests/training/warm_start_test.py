@@ -9,8 +9,8 @@ from tinygen import build, train
 from tinygen import config as config_lib
 from tinygen.checkpoints.store import Saved
 from tinygen.data.codec import Codec, Field
+from tinygen.data.domain import Latents
 from tinygen.data.labels import Labels
-from tinygen.data.latents.provenance import Latents
 from tinygen.errors import UserError
 from tinygen.media import Array, Image
 from tinygen.training import warm_start

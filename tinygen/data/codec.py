@@ -4,7 +4,7 @@ It is saved in the workdir and in every checkpoint, so that sampling never needs
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from tinygen import media
 from tinygen.data.captions.embeddings import CaptionEmbeddings
 from tinygen.data.captions.tokenizer import CaptionTokens
 from tinygen.data.condition import Batch, Condition, Request
-from tinygen.data.domain import Domain
+from tinygen.data.domain import Domain, Latents
 from tinygen.data.labels import Labels
-from tinygen.data.latents.provenance import Latents
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
 from tinygen.media import Medium
@@ -22,6 +21,7 @@ from tinygen.media.field import Field, Spec
 
 __all__ = ["Batch", "Codec", "Field", "encode_pixels"]
 
+Kind = TypeVar("Kind", bound=Condition)
 RAW = Domain()
 CONDITIONS: tuple[type[Condition], ...] = (Labels, CaptionTokens, CaptionEmbeddings, Prompt)
 
@@ -74,10 +74,19 @@ class Codec:
             facts |= part.facts()
         return facts | self.medium.facts(self.spec)
 
+    def condition(self, kind: type[Kind]) -> Kind | None:
+        """The condition of a kind, if there is one."""
+        return next((each for each in self.conditions if isinstance(each, kind)), None)
+
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the values of `label`, in order; () without labels."""
-        return next((each.names for each in self.conditions if isinstance(each, Labels)), ())
+        return labels.names if (labels := self.condition(Labels)) else ()
+
+    @property
+    def embeddings(self) -> CaptionEmbeddings | None:
+        """The condition whose prompts a text encoder reads, if there is one."""
+        return self.condition(CaptionEmbeddings)
 
     @property
     def condition_keys(self) -> tuple[str, ...]:
@@ -113,6 +122,10 @@ class Codec:
         """The codec with its latents' autoencoder at another path. Raises UserError without latents."""
         return dataclasses.replace(self, domain=self.domain.moved(autoencoder))
 
+    def labelled(self, names: tuple[str, ...]) -> "Codec":
+        """The codec with labels of these names; itself without names."""
+        return self.with_condition(Labels(names), {"label": Field(shape=(), dtype="int32", low=0, high=len(names) - 1)}) if names else self
+
     def with_condition(self, condition: Condition, spec: Spec) -> "Codec":
         """The codec with one more condition, whose arrays `spec` describes."""
         return dataclasses.replace(self, spec={**self.spec, **spec}, conditions=(*self.conditions, condition))
@@ -124,8 +137,7 @@ class Codec:
         """
         found = self.medium.differences(old.medium)
         for kind in CONDITIONS:
-            pair = (next((each for each in codec.conditions if isinstance(each, kind)), None) for codec in (old, self))
-            found += kind.differences(*pair)
+            found += kind.differences(old.condition(kind), self.condition(kind))
         for name in sorted((old.spec.keys() | self.spec.keys()) - {"label"}):
             before, now = (
                 codec.medium.seen_by_weights(name, codec.spec[name], rotary=rotary) if name in codec.spec else {} for codec in (old, self)
@@ -158,6 +170,11 @@ class Codec:
         if unread := [str(key) for key, value in tree.items() if value and not read.get(key)]:
             raise UserError(f"{place}: not a codec of this version: {codec.noun} data have no {', '.join(unread)[:120]}")
         return codec
+
+
+def image_codec(shape: tuple[int, ...], labels: tuple[str, ...]) -> Codec:
+    """The codec of images as `encode_pixels` gives them, float32 [H, W, C], with labels if there are any."""
+    return Codec(medium=media.Image(), spec={"x": Field(shape=shape, dtype="float32", low=-1.0, high=1.0)}).labelled(labels)
 
 
 def encode_pixels(pixels: np.ndarray, levels: int = 256) -> np.ndarray:

@@ -1,27 +1,17 @@
 """Conditions: what samples can be conditioned on, such as a label, a caption or the beginning of a text."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from tinygen.data.examples import Batch, Examples
 from tinygen.errors import UserError
 from tinygen.media.base import Medium
 from tinygen.media.field import Spec
 
-Batch = dict[str, Any]
-"""Arrays with a row per sample, or objects indexed like arrays."""
-
 BLOCK = 64  # examples read at once
-
-
-class Examples(Protocol):
-    """The part of `tinygen.data.source.Examples` that conditions use."""
-
-    def __len__(self) -> int: ...
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]: ...
-    def captions(self, indices: np.ndarray) -> list[str]: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +23,6 @@ class Request:
     negative: the negative prompt, which guidance steers away from
     stop: strings that end a text
     encoder: folder or name of the text encoder, if not the run's own
-    read: (condition, encoder) -> the encoder's function, for conditions that need a text encoder
     """
 
     labels: Sequence[str] = ()
@@ -41,7 +30,6 @@ class Request:
     negative: str | None = None
     stop: Sequence[str] = ()
     encoder: str | None = None
-    read: Callable[..., Any] | None = None
 
 
 class Condition:
@@ -76,10 +64,6 @@ class Condition:
 
     def encode(self, request: Request, num: int) -> Batch:
         """Its arrays for `num` samples. Raises UserError for a request that cannot be met."""
-        return {}
-
-    def negative(self, request: Request, num: int) -> Batch:
-        """Its arrays for the negative prompt."""
         return {}
 
     def words(self, request: Request, num: int) -> list[str]:

@@ -72,7 +72,8 @@ def changes(before: Contents, now: Contents) -> list[str]:
         said += _said("with another label", _differing(before.labels, now.labels))
     said += _said("with another caption", _differing(before.captions, now.captions))
     for what in _differing(before.facts, now.facts):
-        said.append(f"{naming.shown(what)}: {_cut(before.facts[what])} -> {_cut(now.facts[what])}")
+        old, new = (naming.shown(each.facts[what][:LONGEST]) for each in (before, now))
+        said.append(f"{naming.shown(what)}: {old} -> {new}")
     return said
 
 
@@ -93,7 +94,3 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def _said(what: str, names: Sequence[str]) -> list[str]:
     return [f"{naming.plural(len(names), 'file')} {what}: {naming.first(names)}"] if names else []
-
-
-def _cut(text: str) -> str:
-    return naming.shown(text[:LONGEST])

@@ -1,6 +1,8 @@
-"""Domains: how models see a medium, as raw values or as latents (`tinygen.data.latents.provenance.Latents`)."""
+"""Domains: how models see a medium, as raw values or as latents, which have a provenance and a scale."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -8,6 +10,10 @@ import numpy as np
 
 from tinygen.errors import UserError
 from tinygen.media.field import Spec
+
+LONGEST = 4096  # characters of a name or a path
+LARGEST = 2**14  # pixels per side, and channels
+FAR = 3.0  # tolerated factor between the standard deviation of a batch and 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,3 +38,113 @@ class Domain:
     def differences(self, old: "Domain") -> list[str]:
         """The differences from `old` that change the meaning of trained weights, one line each."""
         return []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Latents(Domain):
+    """The domain of latents: `x` = (z - shift) · scale for latents z of an autoencoder.
+
+    name: the autoencoder's name
+    sha256: the SHA-256 of its weights
+    source: its file or run; a hint, for it may have moved
+    factor: pixels per latent along a side
+    image: shape [H, W, C] of the autoencoder's images, in [-1, 1]
+    scale: 1 / standard deviation of the training latents, over all channels
+    shift: their mean, per channel
+    data: the recipe's data section of the images
+    images: the fingerprint of the images
+    """
+
+    name: str
+    sha256: str
+    source: str
+    factor: int
+    image: tuple[int, int, int]
+    scale: float
+    shift: tuple[float, ...]
+    data: Mapping[str, Any]
+    images: str
+
+    raw: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        words = (self.name, self.source, self.images)
+        if not all(isinstance(word, str) and len(word) <= LONGEST for word in words) or not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
+            raise UserError("these latents do not say which autoencoder made them")
+        sides = (self.factor, *self.image)
+        if len(sides) != 4 or not all(type(side) is int and 0 < side <= LARGEST for side in sides):
+            raise UserError(f"images of shape {str(self.image)[:80]} by a factor of {str(self.factor)[:80]}: four whole numbers are needed")
+        if self.image[0] % self.factor or self.image[1] % self.factor:
+            raise UserError(f"images of {self.image[0]}x{self.image[1]} pixels are no multiple of the autoencoder's factor {self.factor}")
+        numbers = (self.scale, *self.shift)
+        if not all(isinstance(number, int | float) and abs(number) < 1e30 for number in numbers) or self.scale <= 0:
+            raise UserError("scale and shift of these latents are no finite numbers, or the scale is not positive")
+        if not isinstance(self.data, Mapping) or not 0 < len(self.shift) <= LARGEST:
+            raise UserError("these latents do not say which images they are of, or have no channels")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape [h, w, c] of a latent."""
+        return self.image[0] // self.factor, self.image[1] // self.factor, len(self.shift)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"latents": dataclasses.asdict(self)}
+
+    def check_spec(self, spec: Spec) -> None:
+        if "x" not in spec or spec["x"].shape != self.shape:
+            raise UserError(f"an example does not have the shape of these latents, {list(self.shape)}")
+
+    def check(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Raises UserError if the standard deviation is far from 1."""
+        if not 1 / FAR < (spread := float(np.std(batch["x"]))) < FAR:
+            raise UserError(
+                f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?"
+            )
+
+    def moved(self, autoencoder: str) -> "Latents":
+        return dataclasses.replace(self, source=autoencoder)
+
+    def differences(self, old: Domain) -> list[str]:
+        """Differences in the autoencoder or in the scale, either of which changes the meaning of latents."""
+        if not isinstance(old, Latents):
+            return []
+        if old.sha256 != self.sha256:
+            return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {self.name} ({self.sha256[:16]})"]
+        if (old.scale, old.shift) != (self.scale, self.shift):
+            return [f"scale of latents: {old.scale:.6g} -> {self.scale:.6g} (scripts/prepare/prepare_latents.py --like=DIR keeps it)"]
+        return []
+
+    def scaled(self, z: np.ndarray) -> np.ndarray:
+        """Scales the autoencoder's latents [..., c] to mean 0 and variance 1 over the training split."""
+        return ((z - np.asarray(self.shift, np.float32)) * np.float32(self.scale)).astype(np.float32)
+
+    def unscaled(self, x: np.ndarray) -> np.ndarray:
+        """The inverse of `scaled`."""
+        return (np.asarray(x, np.float32) / np.float32(self.scale) + np.asarray(self.shift, np.float32)).astype(np.float32)
+
+    @classmethod
+    def from_json(cls, tree: Any) -> "Latents":
+        """The inverse of `dataclasses.asdict`. Raises UserError, or Python's own errors for a malformed tree."""
+        return cls(**{**tree, "image": tuple(tree["image"]), "shift": tuple(tree["shift"])})
+
+
+class Moments:
+    """Accumulates mean and variance of latents over batches, from their posteriors."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.sums: Any = 0.0
+
+    def add(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """mean, std: [B, h, w, c]"""
+        mean, std = mean.astype(np.float64), std.astype(np.float64)
+        self.num += math.prod(mean.shape[:-1])
+        self.sums += np.stack([each.sum((0, 1, 2)) for each in (mean, mean**2 + std**2)])
+
+    def scale_and_shift(self) -> tuple[float, tuple[float, ...]]:
+        """(1 / standard deviation over all channels, mean per channel), by the law of total variance. Raises UserError if constant."""
+        first, second = self.sums / max(self.num, 1)
+        variance = float(np.mean(second - first**2))
+        if not math.isfinite(variance) or variance <= 1e-12:
+            raise UserError(f"the latents do not vary (variance {variance:.3g}): is the autoencoder trained?")
+        return variance**-0.5, tuple(first.tolist())

@@ -7,19 +7,16 @@ BOM = codecs.BOM_UTF8
 MARK = BOM.decode()  # as a character
 
 
-def is_utf16(start: bytes) -> bool:
-    """Whether the first bytes of a file are a UTF-16 byte order mark."""
-    return start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not is_utf32(start)
-
-
-def is_utf32(start: bytes) -> bool:
-    """Whether the first bytes of a file are a UTF-32 byte order mark; the little-endian one begins like UTF-16's."""
-    return start[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+def wide(start: bytes) -> str:
+    """The encoding, UTF-16 or UTF-32, whose byte order mark a file starts with; "" for neither."""
+    if start[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):  # the former begins like UTF-16's
+        return "UTF-32"
+    return "UTF-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
 
 
 def fault(start: bytes) -> str:
     """Describes a file that is not valid UTF-8. start: its first four bytes, or all"""
-    return "UTF-32, not UTF-8" if is_utf32(start) else "UTF-16, not UTF-8" if is_utf16(start) else "not UTF-8"
+    return f"{wide(start)}, not UTF-8" if wide(start) else "not UTF-8"
 
 
 def composed(text: str) -> str:

@@ -1,7 +1,7 @@
 """Formats names of files for messages: the first few of many, counts by kind, all cut to fit a line."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 FIRST = 3  # files named in a message
@@ -52,8 +52,3 @@ def passed_over(counts: Counter[str], others: Mapping[str, int], reasons: Mappin
 def plural(num: int, one: str, many: str = "") -> str:
     """A count with its noun: "1 file", "2 files"."""
     return f"{num:,} {one if num == 1 else many or f'{one}s'}"
-
-
-def cut(names: Collection[str]) -> list[str]:
-    """Names cut to LONGEST characters, for a message that lists them."""
-    return [name[:LONGEST] for name in names]

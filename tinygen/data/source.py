@@ -6,74 +6,16 @@ rows of the global batch; together they read what a single process would.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from tinygen.data.codec import Batch, Codec
+from tinygen.data.codec import Codec
+from tinygen.data.condition import Condition
 from tinygen.data.contents import Contents
+from tinygen.data.examples import Batch, Examples, ExtendedExamples, FirstExamples, Rows
 from tinygen.errors import UserError, unknown
-
-
-class Examples(Protocol):
-    """One split, with random access."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: np.ndarray) -> Batch:
-        """The examples at `indices`, stacked on a new leading axis."""
-        ...
-
-    def captions(self, indices: np.ndarray) -> list[str]:
-        """The captions of the examples at `indices`; "" for examples without one."""
-        ...
-
-    def names(self, indices: np.ndarray) -> list[str]:
-        """The files of the examples at `indices`, as `Contents` names them; "" for examples that are not files."""
-        ...
-
-
-class Nameless:
-    """Examples that are not individual files."""
-
-    def names(self, indices: np.ndarray) -> list[str]:
-        return [""] * len(indices)
-
-
-@dataclasses.dataclass(frozen=True)
-class ArrayExamples(Nameless):
-    """Examples in memory, as arrays with a common leading axis."""
-
-    arrays: Mapping[str, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
-
-    def take(self, indices: np.ndarray) -> Batch:
-        return {key: array[indices] for key, array in self.arrays.items()}
-
-    def captions(self, indices: np.ndarray) -> list[str]:
-        return [""] * len(indices)
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstExamples:
-    """The first `num` examples."""
-
-    examples: Examples
-    num: int
-
-    def __len__(self) -> int:
-        return self.num
-
-    def take(self, indices: np.ndarray) -> Batch:
-        return self.examples.take(indices)
-
-    def captions(self, indices: np.ndarray) -> list[str]:
-        return self.examples.captions(indices)
-
-    def names(self, indices: np.ndarray) -> list[str]:
-        return self.examples.names(indices)
+from tinygen.media.field import Spec
 
 
 class Reading(Iterator[Batch], Protocol):
@@ -84,11 +26,6 @@ class Reading(Iterator[Batch], Protocol):
 
 Draw = Callable[[np.ndarray, Sequence[np.random.Generator]], Batch]
 """(indices, generators) -> examples, each drawn at random with its generator."""
-
-
-def drawing(draw: Draw | None, rows: Callable[[np.ndarray], Batch]) -> Draw | None:
-    """`draw` extended by arrays that are not random; None if `draw` is None."""
-    return None if draw is None else lambda indices, generators: {**draw(indices, generators), **rows(indices)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,6 +106,17 @@ class DataSource:
             fingerprint=f"{self.fingerprint}[:{num}]",
             summary=(*self.about(), f"only the first {num} are trained on (config.data.overfit)"),
         )
+
+    def with_condition(self, condition: Condition, spec: Spec, rows: Mapping[str, Rows], **changes: Any) -> "DataSource":
+        """The source with one more condition, and with other `changes` of its fields.
+
+        spec: describes the condition's arrays
+        rows: read them, by split
+        """
+        splits = {split: ExtendedExamples(examples, rows[split]) for split, examples in self.splits.items()}
+        before = self.draw
+        draw = before and (lambda indices, generators: {**before(indices, generators), **rows["train"](indices)})
+        return dataclasses.replace(self, codec=self.codec.with_condition(condition, spec), splits=splits, draw=draw, **changes)
 
     def about(self) -> list[str]:
         """A summary of the data, as lines."""

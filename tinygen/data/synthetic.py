@@ -5,7 +5,8 @@ import hashlib
 import numpy as np
 
 from tinygen.data.codec import Codec, Field
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.errors import check_positive
 from tinygen.media import Array
 

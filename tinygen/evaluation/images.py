@@ -139,7 +139,7 @@ def _decoded(path: str, stamp: tuple[int, int]) -> np.ndarray:
             if _stamp(os.fstat(stream.fileno())) != stamp:
                 raise ValueError("it has changed while being read")
             with Image.open(stream, formats=pixels.FORMATS) as image:
-                pixels.check_pixels(image)
+                pixels.check_size(*image.size)
                 return rgb(image)
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise UserError(f"{path} cannot be read ({folder_index.reason(error)}): repair or remove it") from error

@@ -12,7 +12,8 @@ from tinygen import build
 from tinygen import config as config_lib
 from tinygen.config.data import DATASETS
 from tinygen.data.condition import Condition
-from tinygen.data.source import DataSource, Examples
+from tinygen.data.examples import Examples
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 from tinygen.evaluation.features.network import Network
 from tinygen.evaluation.images import Pictures, digest, of_folder, of_npz, of_split, reading

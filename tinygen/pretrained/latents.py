@@ -12,8 +12,7 @@ import numpy as np
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.data.codec import Codec
-from tinygen.data.domain import Domain
-from tinygen.data.latents.provenance import Latents
+from tinygen.data.domain import Domain, Latents
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.distributed.mesh import Layout, make_mesh

@@ -10,8 +10,9 @@ from tinygen import config as config_lib
 from tinygen.data.captions.tokenized import tokenized
 from tinygen.data.codec import Codec, Field
 from tinygen.data.condition import Request
+from tinygen.data.examples import ArrayExamples
 from tinygen.data.labels import Labels
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.media import Array
 from tinygen.sampling.conditions import asked

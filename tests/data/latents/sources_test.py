@@ -10,8 +10,8 @@ import patch_autoencoder
 import pytest
 from patch_autoencoder import read, source_of
 
-from tinygen.data.latents import sources as latents
-from tinygen.data.latents.provenance import Moments
+from tinygen.data import latents
+from tinygen.data.domain import Moments
 from tinygen.data.source import check_batch
 from tinygen.errors import UserError
 from tinygen.pretrained.latents import in_batches

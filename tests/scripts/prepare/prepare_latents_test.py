@@ -10,7 +10,7 @@ import pytest
 from patch_autoencoder import source_of
 from PIL import Image
 
-from tinygen.data.latents import sources
+from tinygen.data import latents as sources
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder
 

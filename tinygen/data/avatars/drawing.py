@@ -98,12 +98,13 @@ def choose(style: str, number: int) -> tuple[dict[str, Any], dict[str, int], str
 
 def draw(style: str, number: int) -> Face:
     """Face `number` of a style. Raises UserError if the drawing packages are not installed."""
+    from PIL import Image
+
     require_packages()
     options, labels, caption = choose(style, number)
-    image_module = importlib.import_module("PIL.Image")
     svg = importlib.import_module("dicebear").Avatar(_definition(style), options).to_string()
     drawn = importlib.import_module("resvg_py").svg_to_bytes(svg_string=svg, skip_system_fonts=True)
-    with image_module.open(io.BytesIO(drawn)) as image:
+    with Image.open(io.BytesIO(drawn)) as image:
         # The drawing has a background: no pixel is transparent.
         pixels = image.convert("RGB").reduce(SUPERSAMPLING)
     png = io.BytesIO()

@@ -5,12 +5,11 @@ import hashlib
 import numpy as np
 
 from tinygen.data import builtin
-from tinygen.data.codec import Codec, Field, encode_pixels
+from tinygen.data.codec import encode_pixels, image_codec
 from tinygen.data.contents import Contents
-from tinygen.data.labels import Labels
-from tinygen.data.source import ArrayExamples, DataSource
+from tinygen.data.examples import ArrayExamples
+from tinygen.data.source import DataSource
 from tinygen.errors import unknown
-from tinygen.media import Image
 
 
 def digits(*, label: str) -> DataSource:
@@ -31,17 +30,15 @@ def pixel_faces(*, label: str) -> DataSource:
 def _embedded(name: str, label: str, levels: int = 256) -> DataSource:
     arrays, meta = builtin.load(name)
     examples = {"x": encode_pixels(arrays["x"], levels)}
-    spec = {"x": Field(shape=examples["x"].shape[1:], dtype="float32", low=-1.0, high=1.0)}
     names: tuple[str, ...] = ()
     if label:
         if label not in meta["labels"]:
             raise unknown(f"label of {name}", label, meta["labels"])
         names = tuple(meta["labels"][label])
         examples["label"] = arrays[label].astype(np.int32)
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(names) - 1)
     held_out = meta["validation"]
     return DataSource(
-        codec=Codec(medium=Image(), spec=spec, conditions=(Labels(names),) if names else ()),
+        codec=image_codec(arrays["x"].shape[1:], names),
         splits={
             "train": ArrayExamples({key: array[:-held_out] for key, array in examples.items()}),
             "validation": ArrayExamples({key: array[-held_out:] for key, array in examples.items()}),

@@ -8,51 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygen.data.captions.embeddings import SPLITS, CaptionEmbeddings, Prepared, Split, Values, files_of
+from tinygen.data.captions.embeddings import SPLITS, CaptionEmbeddings, Embeddings, Prepared, Split, files_of
 from tinygen.data.captions.tokenized import captions_of, counted, digests
 from tinygen.data.captions.tokenizer import normal
-from tinygen.data.codec import Batch, Codec, Field
+from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import FILE, Contents, changes, difference
-from tinygen.data.source import DataSource, Examples, drawing
+from tinygen.data.examples import Examples, ExtendedExamples, Rows
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.system import npy
 
 SPREAD = 4096  # captions per split compared with the encoded ones: all of a small split, a sample of a large one
-
-
-@dataclasses.dataclass(frozen=True)
-class BesideEmbeddings:
-    """Examples with the embeddings of their captions.
-
-    values: the embeddings of all tokens
-    ends: int64 [N + 1], the bounds of each example's tokens
-    """
-
-    examples: Examples
-    text: CaptionEmbeddings
-    values: Values
-    ends: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def take(self, indices: np.ndarray) -> Batch:
-        return {**self.examples.take(indices), **self.beside(indices)}
-
-    def beside(self, indices: np.ndarray) -> Batch:
-        """Only the embeddings."""
-        shape = (len(indices), self.text.length)
-        embed, there = np.zeros((*shape, self.text.features), np.float32), np.zeros(shape, bool)
-        ends = zip(self.ends[indices].tolist(), self.ends[np.asarray(indices) + 1].tolist(), strict=True)
-        for row, tokens in enumerate(self.values.read(ends)):
-            embed[row, : len(tokens)], there[row, : len(tokens)] = tokens, True
-        return {"embed": embed, "embed_mask": there}
-
-    def captions(self, indices: np.ndarray) -> list[str]:
-        return self.examples.captions(indices)
-
-    def names(self, indices: np.ndarray) -> list[str]:
-        return self.examples.names(indices)
 
 
 def embedded(source: DataSource, folder: str, known: Codec | None = None) -> DataSource:
@@ -74,12 +40,12 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
             f"{where} belongs to other data ({why}).\n"
             "Restore the data section that they were prepared with, or prepare the embeddings again."
         )
-    learnt = next((each for each in known.conditions if isinstance(each, CaptionEmbeddings)), None) if known else None
-    if learnt is not None and not learnt.same(prepared.text):
+    learnt = known and known.embeddings
+    if learnt and dataclasses.replace(learnt, encoder=prepared.text.encoder) != prepared.text:
         raise UserError(
             f"{where} does not match this run: it was trained with {_named(learnt)}, and these are from {_named(prepared.text)}"
         )
-    splits: dict[str, BesideEmbeddings] = {}
+    text, rows = prepared.text, dict[str, Rows]()
     for split in SPLITS:
         examples, about = source.splits[split], prepared.splits[split]
         if len(examples) != about.num:
@@ -88,35 +54,31 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
             now = source.contents.also(captions=digests(source, captions_of(source, "config.text.embeddings")))
             named = "".join(f" ({each})" for each in changes(_kept(path, prepared) or Contents(), now))
             raise UserError(f"{where}: the captions of {split} have changed since they were encoded{named}: prepare them again")
-        splits[split] = BesideEmbeddings(examples, prepared.text, *_opened(path, split, about, prepared.text, where))
-    text = prepared.text
+        rows[split] = _opened(path, split, about, text, where).rows
     spec = {
         "embed": Field(shape=(text.length, text.features), dtype="float32"),
         "embed_mask": Field(shape=(text.length,), dtype="bool"),
     }
+    facts = {"the text encoder": text.sha256[:16]}
+    facts |= {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
     said = repr((source.fingerprint, text.sha256, text.length, [(each.values, each.lengths) for each in prepared.splits.values()]))
-    return dataclasses.replace(
-        source,
-        codec=source.codec.with_condition(text, spec),
-        splits=splits,
-        draw=drawing(source.draw, splits["train"].beside),
+    return source.with_condition(
+        text,
+        spec,
+        rows,
         fingerprint=hashlib.sha256(said.encode()).hexdigest()[:16],
-        contents=source.contents.also(facts=_facts(prepared)),
+        contents=source.contents.also(facts=facts),
         summary=(*source.about(), *_summary(prepared)),
     )
 
 
 def carried_over(source: DataSource, images: DataSource) -> DataSource:
     """The images of latents with the embeddings of the latents' captions; both are in the same order."""
-    splits: dict[str, Examples] = {
-        split: BesideEmbeddings(images.splits[split], each.text, each.values, each.ends)
-        for split, each in source.splits.items()
-        if isinstance(each, BesideEmbeddings)
-    }
-    spec = {name: source.codec.spec[name] for name in ("embed", "embed_mask")}
-    (text,) = (each for each in source.codec.conditions if isinstance(each, CaptionEmbeddings))
-    codec = images.codec.with_condition(text, spec)
-    return dataclasses.replace(images, codec=codec, splits=splits)
+    text = source.codec.embeddings
+    assert text is not None
+    spec = {name: source.codec.spec[name] for name in text.keys}
+    rows = {split: each.rows for split, each in source.splits.items() if isinstance(each, ExtendedExamples)}
+    return images.with_condition(text, spec, rows)
 
 
 def digest(captions: Iterable[str]) -> str:
@@ -133,8 +95,8 @@ def spread(examples: Examples) -> str:
     return digest(map(normal, examples.captions(indices)))
 
 
-def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, where: str) -> tuple[Values, np.ndarray]:
-    """(values, ends) of a split. Raises UserError for damaged files."""
+def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, where: str) -> Embeddings:
+    """Raises UserError for damaged files."""
     found = []
     for file, shape, kind in zip(files_of(folder, split), ((about.tokens, text.features), (about.num,)), ("<f2", "<i4"), strict=True):
         try:
@@ -153,7 +115,7 @@ def _opened(folder: Path, split: str, about: Split, text: CaptionEmbeddings, whe
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if ends[-1] != about.tokens or lengths.min(initial=0) < 0:
         raise UserError(f"{where}: its lengths do not add up to {about.tokens:,} tokens: prepare them again")
-    return Values(files_of(folder, split)[0], values.offset, text.features), ends
+    return Embeddings(files_of(folder, split)[0], values.offset, ends, text)
 
 
 def _kept(folder: Path, prepared: Prepared) -> Contents | None:
@@ -162,11 +124,6 @@ def _kept(folder: Path, prepared: Prepared) -> Contents | None:
         return Contents.of(json.loads((folder / FILE).read_text("utf-8")), prepared.data)
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _facts(prepared: Prepared) -> dict[str, str]:
-    values = {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
-    return {"the text encoder": prepared.text.sha256[:16], **values}
 
 
 def _named(text: CaptionEmbeddings) -> str:

@@ -10,14 +10,15 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from tinygen.data.captions.tokenizer import normal
-from tinygen.data.condition import BLOCK, Batch, Examples, Prompted, Request
+from tinygen.data.condition import BLOCK, Batch, Prompted
+from tinygen.data.examples import Examples
 from tinygen.errors import UserError
 from tinygen.media.base import Medium
 from tinygen.media.field import Spec
@@ -32,7 +33,7 @@ MAKING = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaptionEmbeddings(Prompted):
-    """Captions as the embeddings of a frozen text encoder; stored with the run.
+    """Captions as the embeddings of a frozen text encoder; stored with the run. `tinygen.sampling.conditions` encodes prompts.
 
     encoder: the encoder's folder or name; a hint, for a folder may move
     sha256: the SHA-256 of its weights
@@ -73,15 +74,6 @@ class CaptionEmbeddings(Prompted):
         if {name: spec[name].shape for name in self.keys if name in spec} != wanted:
             raise UserError(f"an example does not have embeddings of the shape that its text encoder gives, {list(wanted['embed'])}")
 
-    def encode(self, request: Request, num: int) -> Batch:
-        """`embed`, float32 [num, length, features], read when indexed, and `embed_mask`, bool [num, length]."""
-        if not request.prompts:
-            raise UserError("this model draws from a prompt: give --prompt=WORDS, or --prompts=FILE")
-        return self._read(request, request.prompts, np.arange(num) % len(request.prompts))
-
-    def negative(self, request: Request, num: int) -> Batch:
-        return self._read(request, [request.negative or ""], np.zeros(num, int))
-
     def preview(self, num: int, held_out: Examples) -> tuple[Batch, list[str]]:
         """Captions of held-out examples, whose embeddings are stored: the text encoder is not loaded."""
         return {}, list(map(normal, held_out.captions(np.arange(num) % len(held_out))))
@@ -99,14 +91,6 @@ class CaptionEmbeddings(Prompted):
         if old is None or new is None or old.sha256 == new.sha256:
             return []
         return [f"text encoder: {old.encoder} -> {new.encoder}"]
-
-    def _read(self, request: Request, prompts: Sequence[str], index: np.ndarray) -> Batch:
-        assert request.read is not None, "a request of embeddings needs a text encoder"
-        return request.read(self, request.encoder)(prompts, index)
-
-    def same(self, other: Any) -> bool:
-        """Whether the other's embeddings mean the same, wherever their encoder is."""
-        return isinstance(other, CaptionEmbeddings) and dataclasses.replace(other, encoder=self.encoder) == self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,30 +161,35 @@ def files_of(folder: Path, split: str) -> tuple[Path, Path]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Values:
-    """A file of float16 [T, D] whose rows are read on demand.
+class Embeddings:
+    """The embeddings of a split, float16 in a file and read on demand.
 
     A memory map would count every page read as this process's memory, and kill the process if the file were truncated.
 
-    start: byte offset of the first row
+    start: byte offset of the first token
+    ends: int64 [N + 1], the bounds of each example's tokens
     """
 
     path: Path
     start: int
-    features: int
+    ends: np.ndarray
+    text: CaptionEmbeddings
 
-    def read(self, ends: Iterable[tuple[int, int]]) -> Iterator[np.ndarray]:
-        """The rows of each half-open range. Raises UserError if they can no longer be read."""
-        row = 2 * self.features
+    def rows(self, indices: np.ndarray) -> Batch:
+        """`embed` and `embed_mask` of the examples at `indices`. Raises UserError if they can no longer be read."""
+        num, features = len(indices), self.text.features
+        embed, there = np.zeros((num, self.text.length, features), np.float32), np.zeros((num, self.text.length), bool)
+        firsts, counts = self.ends[indices], self.ends[indices + 1] - self.ends[indices]
         try:
             with open(self.path, "rb") as file:
-                for first, last in ends:
-                    found = os.pread(file.fileno(), row * (last - first), self.start + row * first)
-                    if len(found) != row * (last - first):
+                for row, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
+                    found = os.pread(file.fileno(), 2 * features * count, self.start + 2 * features * first)
+                    if len(found) != 2 * features * count:
                         raise OSError(0, "it has become shorter")
-                    yield np.frombuffer(found, "<f2").reshape(-1, self.features)
+                    embed[row, :count], there[row, :count] = np.frombuffer(found, "<f2").reshape(count, features), True
         except OSError as error:
             raise UserError(f"{self.path} can no longer be read as it was at the start ({error.strerror}): put it back") from error
+        return {"embed": embed, "embed_mask": there}
 
 
 class Rows:

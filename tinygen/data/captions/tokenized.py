@@ -1,6 +1,7 @@
 """Adds the tokens of captions to the batches of a captioned source."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,37 +19,15 @@ from tinygen.data.captions.tokenizer import (
     normal,
     trained_merges,
 )
-from tinygen.data.codec import Batch, Codec, Field
+from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import short
-from tinygen.data.source import DataSource, Examples, drawing
+from tinygen.data.examples import Batch, Examples, Rows
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 
 METHODS = ("bytes", "bpe")
 BLOCK = 1024  # captions read at once
 MANY = 20_000  # captions above which progress is shown
-
-
-@dataclasses.dataclass(frozen=True)
-class Beside:
-    """Examples with further arrays of one row per example."""
-
-    examples: Examples
-    arrays: Mapping[str, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def take(self, indices: np.ndarray) -> Batch:
-        return {**self.examples.take(indices), **self.beside(indices)}
-
-    def beside(self, indices: np.ndarray) -> Batch:
-        return {name: rows[indices].astype(np.int32) for name, rows in self.arrays.items()}
-
-    def captions(self, indices: np.ndarray) -> list[str]:
-        return self.examples.captions(indices)
-
-    def names(self, indices: np.ndarray) -> list[str]:
-        return self.examples.names(indices)
 
 
 def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, known: Codec | None = None) -> DataSource:
@@ -70,13 +49,13 @@ def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             f"config.text.vocabulary={vocabulary} must lie in {2 + BYTES} to {1 + BYTES + MOST_MERGES:,}: padding and bytes are {1 + BYTES}"
         )
     captions = captions_of(source, "config.text.tokens")
-    learnt = next((each.merges for each in known.conditions if isinstance(each, CaptionTokens)), ()) if known else ()
-    inherited = tokens == "bpe" and bool(learnt)
-    merges = () if tokens == "bytes" else learnt if inherited else trained_merges(captions["train"], vocabulary - 1)
+    learnt = known.condition(CaptionTokens) if known and tokens == "bpe" else None
+    inherited = learnt.merges if learnt else ()
+    merges = inherited or (() if tokens == "bytes" else trained_merges(captions["train"], vocabulary - 1))
     text = CaptionTokens(length=length, merges=merges)
     text = dataclasses.replace(text, examples=_examples(text, captions["validation"]) or _examples(text, captions["train"]))
     digest = hashlib.sha256(repr((source.fingerprint, length, text.merges)).encode())
-    splits: dict[str, Beside] = {}
+    stored: dict[str, Rows] = {}
     counts = counted({split: (sum(map(bool, words)), len(words)) for split, words in captions.items()})
     said = [*source.about(), f"{counts}, as {text.vocabulary - 1:,} tokens ({tokens})"]
     said += ["the tokens are those of the trained weights: config.text.vocabulary is ignored"] if inherited else []
@@ -86,22 +65,22 @@ def tokenized(source: DataSource, *, tokens: str, length: int, vocabulary: int, 
             more = f"have up to {counts.max()} tokens and are truncated"
             said.append(f"config.text.length={length}: {cut:,} captions of {split} {more}")
         digest.update("\0".join([split, *words]).encode())
-        splits[split] = Beside(source.splits[split], {"text": rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16)})
+        stored[split] = functools.partial(_read, rows.astype(np.uint32 if text.vocabulary > 2**16 else np.uint16))
+    facts = {"the tokens of captions": short(repr(text.merges))} if text.merges else {}
     spec = {"text": Field(shape=(length,), dtype="int32", low=0, high=text.vocabulary - 1)}
-    return dataclasses.replace(
-        source,
-        codec=source.codec.with_condition(text, spec),
-        splits=splits,
-        draw=drawing(source.draw, splits["train"].beside),
+    return source.with_condition(
+        text,
+        spec,
+        stored,
         fingerprint=digest.hexdigest()[:16],
-        contents=source.contents.also(captions=digests(source, captions), facts=_vocabulary(text)),
+        contents=source.contents.also(captions=digests(source, captions), facts=facts),
         summary=tuple(said),
     )
 
 
 def captions_of(source: DataSource, option: str) -> dict[str, list[str]]:
     """All captions of each split, normalised. Raises UserError, naming the option, if no training example has one."""
-    captions = {split: list(_read(split, examples)) for split, examples in source.splits.items()}
+    captions = {split: list(_captions(split, examples)) for split, examples in source.splits.items()}
     if not any(captions["train"]):
         raise UserError(
             f"{option}: no training image has a caption. Captions are read from img.txt or img.caption beside img.png, metadata.jsonl or "
@@ -125,11 +104,11 @@ def digests(source: DataSource, captions: Mapping[str, Sequence[str]]) -> dict[s
     return {name: digest for name, digest in found.items() if name}
 
 
-def _vocabulary(text: CaptionTokens) -> dict[str, str]:
-    return {"the tokens of captions": short(repr(text.merges))} if text.merges else {}
+def _read(tokens: np.ndarray, indices: np.ndarray) -> Batch:
+    return {"text": tokens[indices].astype(np.int32)}
 
 
-def _read(split: str, examples: Examples) -> Iterator[str]:
+def _captions(split: str, examples: Examples) -> Iterator[str]:
     starts = range(0, len(examples), BLOCK)
     for start in track(starts, f"reading captions of {split}", transient=True, disable=len(examples) < MANY):
         yield from map(normal, examples.captions(np.arange(start, min(start + BLOCK, len(examples)))))

@@ -72,9 +72,6 @@ class CaptionTokens(Prompted):
         rows = self.prompts(words) if words else np.zeros((1, self.length), np.int32)
         return {"text": rows[np.arange(num) % len(rows)]}
 
-    def negative(self, request: Request, num: int) -> Batch:
-        return {"text": self.prompts([request.negative or ""]).repeat(num, 0)}
-
     def asked(self, request: Request) -> Sequence[str]:
         return request.prompts or self.examples
 

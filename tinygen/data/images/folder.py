@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tinygen import media
 from tinygen.data import naming
-from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.codec import encode_pixels, image_codec
 from tinygen.data.contents import Contents, short
 from tinygen.data.encoding import composed
+from tinygen.data.examples import Batch, Examples
 from tinygen.data.images import folder_captions, folder_index, pixels
-from tinygen.data.images.folder_captions import Captions, read_captions
+from tinygen.data.images.folder_captions import read_captions
 from tinygen.data.images.folder_index import Index, Picture
 from tinygen.data.images.folder_metadata import Metadata, read_metadata
-from tinygen.data.labels import Labels
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError, unknown
 
@@ -32,7 +31,7 @@ HELD_OUT = ("validation", "val", "test")  # the first of these folders beside tr
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderExamples:
+class FolderExamples(Examples):
     """One split of a folder. In memory an image is only its name, its caption and a few numbers.
 
     labels: int32 [N], or None
@@ -118,12 +117,10 @@ def folder(
         column = np.array([numbers[labels[each.name]] for each in split], np.int32) if known else None
         return FolderExamples(root, split, column, captions.words, options)
 
-    spec = {"x": Field(shape=(*options["size"], channels), dtype="float32", low=-1.0, high=1.0)}
-    if known:
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(known) - 1)
-    written = _written(metadata, captions, splits)
+    written = captions.lines({split: [each.name for each in pictures] for split, pictures in splits.items()})
+    written += filter(None, [metadata.strays()])
     return DataSource(
-        codec=Codec(medium=media.Image(), spec=spec, conditions=(Labels(tuple(known)),) if known else ()),
+        codec=image_codec((*options["size"], channels), tuple(known)),
         splits={name: examples(split) for name, split in splits.items()},
         fingerprint=_fingerprint(options, known, splits, labels),
         contents=Contents(files={each.name: each.digest for each in used}, labels={name: short(each) for name, each in labels.items()}),
@@ -238,12 +235,6 @@ def _left_out(found: Index, left_out: Mapping[str, str]) -> list[str]:
     where = f"the whole list could not be written to {file} ({problem})" if problem else f"all of them: {file}"
     most = ["most of this folder cannot be used"] if 2 * len(left_out) > total else []
     return [*most, f"{len(left_out):,} of {total:,} files left out: {naming.first(left_out, left_out)}; {where}"]
-
-
-def _written(metadata: Metadata, captions: Captions, splits: Mapping[str, Sequence[Picture]]) -> list[str]:
-    """Lines about captions and metadata."""
-    lines = captions.lines({split: [each.name for each in pictures] for split, pictures in splits.items()})
-    return [*lines, strays] if (strays := metadata.strays()) else lines
 
 
 def _passed_over(found: Index) -> list[str]:

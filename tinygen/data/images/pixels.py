@@ -125,20 +125,15 @@ def _scale(size: tuple[int, int], frame: tuple[int, int], fit: str) -> Fraction:
     return min(scales) if fit == "pad" else max(scales)
 
 
-def check_pixels(image: Image.Image) -> None:
-    """Raises ValueError, before decoding, for a picture with more pixels than PIL considers safe; PIL itself only warns at first."""
-    check_size(image.height, image.width)
-
-
-def check_size(height: int, width: int) -> None:
-    """Raises ValueError for more pixels than PIL considers safe."""
+def check_size(width: int, height: int) -> None:
+    """Raises ValueError for more pixels than PIL considers safe; PIL itself only warns at first."""
     if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
         raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which PIL takes for an attack")
 
 
 def upright(image: Image.Image) -> Image.Image:
     """The decoded picture with its EXIF orientation applied. Raises the errors of `fitted` for unusable files."""
-    check_pixels(image)
+    check_size(*image.size)
     if image.mode not in MODES:
         kind = "float pixels, whose range is unknown" if image.mode == "F" else "pixels of an unknown kind"
         raise ValueError(f"{kind} (PIL's mode {image.mode})")

@@ -13,8 +13,9 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -96,18 +97,15 @@ class FileDocuments:
                     yield from _pieces(file, start, stop, self.paths[number])
 
     @contextlib.contextmanager
-    def _opened(self, number: int) -> Iterator[BinaryIO]:
+    def _opened(self, number: int) -> Iterator[BufferedReader]:
         path = self.paths[number]
         changed = UserError(f"{path} has changed while it was read: start again when it is whole")
-        try:
-            with path.open("rb") as file:
-                if _mark(file) != self.marks[number]:
-                    raise changed
-                yield file
-                if _mark(file) != self.marks[number]:
-                    raise changed
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        with _open(path) as file:
+            if _mark(file) != self.marks[number]:
+                raise changed
+            yield file
+            if _mark(file) != self.marks[number]:
+                raise changed
 
     def some(self, indices: Sequence[int] | np.ndarray) -> "FileDocuments":
         return dataclasses.replace(self, spans=self.spans[indices])
@@ -148,17 +146,13 @@ def find(path: str, marker: str, pattern: str) -> FileDocuments:
         raise UserError(f"config.data.marker has {len(separator):,} bytes; the limit is {LONGEST_MARKER}")
     spans, digest, marks, digests = array("q"), hashlib.sha256(), [], {}
     for number, each in enumerate(paths):
-        try:
-            with each.open("rb") as file:
-                marks.append(_mark(file))
-                content = hashlib.file_digest(file, "sha256")
-        except OSError as error:
-            raise UserError(f"{each} cannot be read: {error.strerror}") from error
+        with _open(each) as file:
+            marks.append(_mark(file))
+            content = hashlib.file_digest(file, "sha256")
         digest.update(content.digest())
         digests[each.name if each == root else each.relative_to(root).as_posix()] = content.hexdigest()[:16]
         data = _mapped(each)
-        start = bytes(data[:4])
-        if encoding.is_utf16(start) or encoding.is_utf32(start):
+        if encoding.wide(start := bytes(data[:4])):
             raise UserError(f"{each} is {encoding.fault(start)}: save it as UTF-8")
         for start, stop in _spans(data, separator):
             spans.extend((number, start, stop))
@@ -187,7 +181,7 @@ def seam(text: str) -> int:
     return len(word) if len(word) > low and not word[-1].isspace() else len(text)
 
 
-def _pieces(file: BinaryIO, start: int, stop: int, path: Path) -> Iterator[tuple[str, bool]]:
+def _pieces(file: BufferedReader, start: int, stop: int, path: Path) -> Iterator[tuple[str, bool]]:
     """The pieces of the document in bytes `start` to `stop` of a file, as from `Documents.pieces`."""
     begun = start
     while start < stop:
@@ -203,17 +197,24 @@ def _pieces(file: BinaryIO, start: int, stop: int, path: Path) -> Iterator[tuple
         start += read
 
 
-def _mark(file: BinaryIO) -> tuple[int, int]:
+def _mark(file: BufferedReader) -> tuple[int, int]:
     about = os.fstat(file.fileno())
     return about.st_size, about.st_mtime_ns
 
 
-def _mapped(path: Path) -> mmap.mmap | bytes:
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[BufferedReader]:
+    """Raises UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+            yield file
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    with _open(path) as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def _spans(data: mmap.mmap | bytes, marker: bytes) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from tinygen.data.codec import Batch
+from tinygen.data.examples import Batch, Examples
 
 NO_BYTE = 0xFF  # does not occur in UTF-8
 
@@ -35,7 +35,7 @@ class Stream:
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
+class Windows(Examples):
     """The windows of a stream: `tokens`, `target` and `segment`, int32 [length] each.
 
     `segment` starts at 1 and increases at each further E, which belongs to the document that it begins. In padding `segment` is 0, and
@@ -69,12 +69,6 @@ class Windows:
         ends = np.cumsum(tokens == self.end, axis=1)
         segment = np.where(there, 1 + ends - ends[:, :1], 0).astype(np.int32)
         return {"tokens": tokens, "target": target, "segment": segment}
-
-    def captions(self, indices: np.ndarray) -> list[str]:
-        return [""] * len(indices)
-
-    def names(self, indices: np.ndarray) -> list[str]:
-        return [""] * len(indices)
 
     def _spans(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(each window's start in the stream, its number of predicted tokens)"""

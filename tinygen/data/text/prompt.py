@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tinygen.data.condition import Batch, Examples, Prompted, Request
+from tinygen.data.condition import Batch, Prompted, Request
+from tinygen.data.examples import Examples
 from tinygen.media import Medium, Text, Vocabulary
 
 

@@ -16,7 +16,7 @@ from tinygen.data.contents import Contents
 from tinygen.data.source import DataSource
 from tinygen.data.text import documents, tokens
 from tinygen.data.text.documents import Documents, Texts
-from tinygen.data.text.fitting import check_reading, fitted, inherited
+from tinygen.data.text.fitting import FITTED, Reading
 from tinygen.data.text.packing import Stream, Windows, windows
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
@@ -26,7 +26,7 @@ from tinygen.media.vocabulary import Vocabulary
 
 def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None) -> DataSource:
     """Whole plays by Shakespeare: see LICENSES.md of the embedded data."""
-    check_reading(tokenizer, vocabulary, length)
+    reading = Reading(tokenizer, vocabulary, files, length, pack, known)
     plays, meta = builtin.plays()
     held_out = meta["validation"]
     splits = {
@@ -35,10 +35,8 @@ def shakespeare(*, tokenizer: str, vocabulary: int, files: str, length: int, pac
     }
     said = f"{len(splits['train'])} plays to train on; held out are {' and '.join(held_out)}"
     content = builtin.fingerprint_of_plays()
-    return source(
-        splits, {"content": content}, [said], "plays", contents=Contents(facts={"the plays, as the package holds them": content[:16]}),
-        tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
-    )  # fmt: skip
+    contents = Contents(facts={"the plays, as the package holds them": content[:16]})
+    return source(splits, reading, {"content": content}, contents, [said], "plays")
 
 
 def text(
@@ -47,12 +45,11 @@ def text(
 ) -> DataSource:  # fmt: skip
     """Plain UTF-8 files. Held-out documents are spread evenly; a single document is held out in part, at its end.
 
-    Args: as explained in `tinygen.config.schema.DATASETS`.
-      known: the codec of the run so far, or of its warm start
+    Args: as explained in `tinygen.config.schema.DATASETS`, and in `Reading`.
 
     Raises UserError for an invalid option, files that are empty or not text, and a share that leaves no training document.
     """
-    check_reading(tokenizer, vocabulary, length)
+    reading = Reading(tokenizer, vocabulary, files, length, pack, known)
     if not 0 <= validation < 1:
         raise UserError(f"config.data.validation={validation} must lie in [0, 1): the share of the documents to hold out")
     found = documents.find(path, marker, pattern)
@@ -67,10 +64,7 @@ def text(
     splits = {"train": found.some(np.delete(np.arange(len(found)), held_out)), "validation": found.some(held_out)}
     facts = {"content": found.content, "marker": marker, "validation": validation}
     about = [f"{naming.plural(len(found.paths), 'file')}, {found.size:,} bytes: {said}", *found.passed_over]
-    return source(
-        splits, facts, about, path, contents=Contents(files=found.digests),
-        tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
-    )  # fmt: skip
+    return source(splits, reading, facts, Contents(files=found.digests), about, path)
 
 
 def spread(total: int, share: float) -> np.ndarray:
@@ -82,23 +76,22 @@ def spread(total: int, share: float) -> np.ndarray:
 
 
 def source(
-    splits: Mapping[str, Documents], facts: Mapping[str, Any], said: Sequence[str], what: str,
-    *, contents: Contents, version: str = "",
-    tokenizer: str, vocabulary: int, files: str, length: int, pack: bool, known: Codec | None,
+    splits: Mapping[str, Documents], reading: Reading, facts: Mapping[str, Any], contents: Contents, said: Sequence[str], what: str,
+    version: str = "",
 ) -> DataSource:  # fmt: skip
     """The DataSource of documents.
 
     facts: everything the documents' content depends on, as JSON
+    contents: the files or the set that they come from
     said: lines about them for the log
     what: a name for them, for messages
-    contents: the files or the set that they come from
     version: identifies the data in place of `facts`
     """
-    learnt = known.medium.vocabulary if known is not None and isinstance(known.medium, Text) else None
-    words = fitted(tokenizer, vocabulary, files, splits["train"], learnt)
+    length, learnt = reading.length, reading.learnt
+    words = learnt or reading.fitted(splits["train"])
     streams = {split: tokens.stored(each, words, {**facts, "split": split}, f"{what} ({split})") for split, each in splits.items()}
-    cut = {split: windows(stream, length, words.end, pack) for split, stream in streams.items()}
-    identity = json.dumps([version or facts, words.digest, length, pack], sort_keys=True)
+    cut = {split: windows(stream, length, words.end, reading.pack) for split, stream in streams.items()}
+    identity = json.dumps([version or facts, words.digest, length, reading.pack], sort_keys=True)
     field = Field(shape=(length,), dtype="int32", low=0, high=words.size - 1)
     spec = {"tokens": field, "target": field, "segment": Field(shape=(length,), dtype="int32", low=0, high=length)}
     return DataSource(
@@ -106,7 +99,7 @@ def source(
         splits=cut,
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
         contents=contents.also(facts={"the vocabulary": f"{words}, {words.digest[:16]}"}),
-        summary=(*said, *_about(words, streams, cut, inherited(tokenizer, learnt))),
+        summary=(*said, *_about(words, streams, cut, learnt is not None)),
     )
 
 
@@ -116,7 +109,7 @@ def _about(words: Vocabulary, streams: Mapping[str, Stream], cut: Mapping[str, W
     rate = train.bytes / max(1, train.predicted - len(train.starts))
     counts = f"{train.predicted:,} tokens to train on, {held_out.predicted:,} held out"
     lines = [f"a vocabulary of {words}, {rate:.2f} bytes per token: {counts}"]
-    if known and words.kind in ("bpe", "characters"):
+    if known and words.kind in FITTED:
         lines.append("the vocabulary is that of the trained weights, not fitted to these documents")
     for split, stream in streams.items():
         if stream.fallback:

@@ -8,7 +8,6 @@ recently used first, until at most KEPT bytes are left.
 import contextlib
 import functools
 import hashlib
-import io
 import json
 import os
 import tempfile
@@ -158,7 +157,8 @@ def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Strea
             num, documents, spelled, fallback = (int(head[key]) for key in ("tokens", "documents", "bytes", "fallback"))
             middle = HEAD + num * dtype.itemsize
             middle += -middle % ALIGNED
-            if head["facts"] != facts or path.stat().st_size != middle + documents * 8 or not _same(file, head["sha256"]):
+            found = (head["facts"], path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+            if found != (facts, middle + documents * 8, head["sha256"]):
                 raise ValueError("another content")
             with contextlib.suppress(OSError):  # another user's
                 os.utime(file.fileno())  # file systems may not note when a file is read
@@ -170,11 +170,6 @@ def _read(path: Path, facts: Mapping[str, Any], vocabulary: Vocabulary) -> Strea
         logging.warning("%s is damaged and will be made again (%s)", path, str(error)[:80])
         return None
     return Stream(tokens=tokens, starts=starts, bytes=spelled, fallback=fallback)
-
-
-def _same(file: io.BufferedReader, digest: str) -> bool:
-    """Whether the rest of a file has that SHA-256."""
-    return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
 
 def _dtype(vocabulary: Vocabulary) -> np.dtype:

@@ -19,12 +19,11 @@ from absl import logging
 from etils import epath, epy
 from PIL import Image
 
-from tinygen import media
-from tinygen.data.codec import Batch, Codec, Field, encode_pixels
+from tinygen.data.codec import encode_pixels, image_codec
 from tinygen.data.contents import Contents
+from tinygen.data.examples import Batch, Examples
 from tinygen.data.images import pixels
-from tinygen.data.labels import Labels
-from tinygen.data.source import DataSource, Nameless
+from tinygen.data.source import DataSource
 from tinygen.data.tfds.features import at, features_of, image_of, label_of, own_frame, values_of
 from tinygen.data.tfds.trust import check_classes, check_name
 from tinygen.errors import UserError, unknown
@@ -38,7 +37,7 @@ PATIENCE = 6.0  # seconds to wait for a server's answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TfdsExamples(Nameless):
+class TfdsExamples(Examples):
     """A split of a prepared set.
 
     rows: TFDS's random access; images are undecoded files, so that they are decoded as in other sources
@@ -71,7 +70,7 @@ class TfdsExamples(Nameless):
 
     def captions(self, indices: np.ndarray) -> list[str]:
         if not self.caption:
-            return [""] * len(indices)
+            return super().captions(indices)
         return [at(row, self.caption).decode("utf-8", "replace") for row in self._rows(indices)]
 
     def _rows(self, indices: np.ndarray) -> Any:
@@ -127,16 +126,13 @@ def source(
     values = values_of(rows.values(), label) if names is None else None
     labels = names or () if values is None else tuple(map(str, values.tolist()))
     read: dict[str, Any] = dict(image=image, label=label, caption=caption, options=options)
-    spec = {"x": Field(shape=(*frame, options["channels"]), dtype="float32", low=-1.0, high=1.0)}
-    if label:
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)
     # Identifies the set by version, not bytes: its compression may differ between machines.
     stated = {**read, "options": pixels.recorded(options)}
     counts = [builder.info.splits[split].num_examples for split in sorted(builder.info.splits)]
     identity = f"{builder.info.full_name} {counts} {first} {second} {stated} {flip}"
     said = f"{builder.info.full_name}: {len(rows['train']):,} images to train on ({first}), {len(rows['validation']):,} held out ({second})"
     return DataSource(
-        codec=Codec(medium=media.Image(), spec=spec, conditions=(Labels(labels),) if labels else ()),
+        codec=image_codec((*frame, options["channels"]), labels),
         splits={split: TfdsExamples(rows=each, values=values, **read) for split, each in rows.items()},
         fingerprint=hashlib.sha256(identity.encode()).hexdigest()[:16],
         contents=contents_of(builder, counts, first, second, str(stated)),

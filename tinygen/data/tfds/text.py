@@ -11,7 +11,7 @@ from etils import epy
 from tinygen.data.codec import Codec
 from tinygen.data.source import DataSource
 from tinygen.data.text.documents import cut
-from tinygen.data.text.fitting import check_reading
+from tinygen.data.text.fitting import Reading
 from tinygen.data.text.sources import source
 from tinygen.data.tfds import images
 from tinygen.data.tfds.features import at, features_of, only
@@ -54,7 +54,7 @@ def tfds_text(
 
     Raises UserError for a set that does not exist, cannot be prepared or read with random access, or has no text.
     """
-    check_reading(tokenizer, vocabulary, length)
+    reading = Reading(tokenizer, vocabulary, files, length, pack, known)
     if not dataset:
         raise UserError("config.data.dataset is missing: a name that TFDS knows, such as tiny_shakespeare, or a prepared builder's folder")
     builder = images.builder_of(dataset, data_dir)
@@ -65,11 +65,8 @@ def tfds_text(
     said = f"{name}: {len(splits['train']):,} documents to train on ({first}), {len(splits['validation']):,} held out ({second})"
     version = f"{name} {counts} {first} {second} {chosen}"  # not the bytes: compression may differ between machines
     facts = {"content": _content(Path(builder.data_path)), "set": version}
-    return source(
-        splits, facts, [f"{said}, in {builder.data_path}"], builder.name, version=version,
-        contents=images.contents_of(builder, counts, first, second, chosen),
-        tokenizer=tokenizer, vocabulary=vocabulary, files=files, length=length, pack=pack, known=known,
-    )  # fmt: skip
+    contents = images.contents_of(builder, counts, first, second, chosen)
+    return source(splits, reading, facts, contents, [f"{said}, in {builder.data_path}"], builder.name, version)
 
 
 def _content(folder: Path) -> str:

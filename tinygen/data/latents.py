@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tinygen.data.codec import Batch, Codec, Field
+from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import Contents, short
-from tinygen.data.labels import Labels
-from tinygen.data.latents.provenance import Latents
-from tinygen.data.source import DataSource, Nameless
+from tinygen.data.domain import Latents
+from tinygen.data.examples import Batch, Examples
+from tinygen.data.source import DataSource
 from tinygen.errors import UserError
 from tinygen.media import Image
 
@@ -96,7 +96,7 @@ def packed(mean: np.ndarray, std: np.ndarray, label: int, caption: str) -> bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatentExamples(Nameless):
+class LatentExamples(Examples):
     """One split.
 
     rows: random access to its records
@@ -167,13 +167,10 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
     source = os.path.abspath(os.path.expanduser(autoencoder)) if autoencoder else prepared.latents.source
     about = dataclasses.replace(prepared.latents, source=source)
     labels = prepared.labels if label else ()
-    spec = {"x": Field(shape=about.shape, dtype="float32")}
-    if labels:
-        spec["label"] = Field(shape=(), dtype="int32", low=0, high=len(labels) - 1)
     splits = {split: _examples(folder, split, prepared, about, bool(labels)) for split in SPLITS}
     size = f"{about.image[0]}x{about.image[1]}"
     return DataSource(
-        codec=Codec(medium=Image(), spec=spec, domain=about, conditions=(Labels(labels),) if labels else ()),
+        codec=Codec(medium=Image(), spec={"x": Field(shape=about.shape, dtype="float32")}, domain=about).labelled(labels),
         splits=splits,
         fingerprint=hashlib.sha256(f"{prepared.identity} {sample} {label}".encode()).hexdigest()[:16],
         contents=Contents(facts=_facts(prepared)),

@@ -1,1 +1,0 @@
-"""Latents of images, encoded once by an autoencoder."""
