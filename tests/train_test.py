@@ -26,8 +26,8 @@ from tinygen.sampling.preview import make_preview
 from tinygen.system import runtime
 from tinygen.training import cadence
 from tinygen.workdir import lock
-from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import folder
+from tinygen.workdir.manifest import describe_run, make_manifest
 
 STOP = 20
 
@@ -221,7 +221,7 @@ def test_a_workdir_whose_run_never_began_takes_other_data(curve, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     source = build.data_source(curve())
-    rundir.describe_run(folder(workdir), source.codec, rundir.make_manifest("other data", 1, 1))
+    describe_run(folder(workdir), source.codec, make_manifest("other data", 1, 1))
     assert train.main(curve(train=dict(steps=2)), str(workdir)) == 0
     assert json.loads((workdir / "manifest.json").read_text())["data_fingerprint"] == source.fingerprint
 

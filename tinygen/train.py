@@ -28,7 +28,7 @@ from tinygen.training.preflight import opened
 from tinygen.training.setup import Run, begin_compiling, check_same_data, compiled, open_record, set_up, show_data, state_at
 from tinygen.training.step_log import StepLog
 from tinygen.workdir import lock
-from tinygen.workdir import manifest as rundir
+from tinygen.workdir.manifest import describe_run, note, other_versions
 
 
 def main(config: Config, workdir: str, origin: Mapping[str, Any] | None = None) -> int:
@@ -75,7 +75,7 @@ def run(
             note_start(own, start, {**(origin or {}), **weights_from})
             show_data(saves.workdir, source, config.train.preview_num)
             take_step = compiled(own, compiling, record)
-            rundir.describe_run(saves.workdir, source.codec, saves.manifest, start)
+            describe_run(saves.workdir, source.codec, saves.manifest, start)
             spikes = Spikes(config.guard.spike)
             log = StepLog(config=own.fed, objective=parts.objective, record=record, guard=guard, spikes=spikes)
             loop = Loop(run=own, take_step=take_step, periodic=periodic, best=best, log=log, stop=stop, after_step=after_step)
@@ -94,9 +94,9 @@ def guard_at(own: Run, state: TrainState, start: int) -> Guard:
 
 def note_start(own: Run, start: int, facts: Mapping[str, Any]) -> None:
     """Records the start, and warns if other versions of JAX or tinygen saved the checkpoint."""
-    if start and (changed := rundir.other_versions(store.newest_item(own.workdir, "manifest"), own.saves.manifest)):
+    if start and (changed := other_versions(store.newest_item(own.workdir, "manifest"), own.saves.manifest)):
         logging.warning("Step %d was saved by other versions (%s): results may differ in the last bits", start, changed)
-    rundir.note(own.saves.workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **facts)
+    note(own.saves.workdir, start, "start", device=f"{jax.device_count()} x {jax.devices()[0].device_kind}", **facts)
 
 
 def finish(own: Run, state: TrainState, stop: runtime.StopSignal, *, unwritten: int, new: bool) -> None:
@@ -109,10 +109,10 @@ def finish(own: Run, state: TrainState, stop: runtime.StopSignal, *, unwritten: 
     if unwritten:
         raise UserError(f"{workdir}: step {reached} is saved, but the last {unwritten} lines of metrics.jsonl could not be written")
     if stop.early:
-        rundir.note(place, reached, "stopped", signal=stop.name)
+        note(place, reached, "stopped", signal=stop.name)
         logging.info("Stopped by %s at step %d, which is saved. The same command resumes from there.", stop.name, reached)
         return
     if new:
-        rundir.note(place, reached, "finished")
+        note(place, reached, "finished")
     after = f"Samples: tinygen sample --ckpt={workdir}" if own.parts.objective.generates else f"To look: {workdir / 'samples'}"
     logging.info("Done: %d steps in %s. %s", reached, workdir, after)

@@ -9,8 +9,8 @@ from etils import epath
 from tinygen import config as config_lib
 from tinygen.errors import UserError
 from tinygen.training import resume
-from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import folder
+from tinygen.workdir.manifest import PACKAGES, make_manifest, note
 
 
 def test_a_new_workdir_takes_the_config_and_a_schedule_as_long_as_the_run(tiny, tmp_path):
@@ -90,10 +90,10 @@ def test_a_long_list_of_differences_is_cut_short(tiny, curve, tmp_path):
 
 
 def test_a_manifest_says_what_the_run_was_made_with():
-    manifest = rundir.make_manifest("fingerprint of the data", 1234, 5678)
+    manifest = make_manifest("fingerprint of the data", 1234, 5678)
     assert manifest["versions"]["python"] == platform.python_version()
     assert manifest["versions"]["jax"] == jax.__version__
-    assert set(rundir.PACKAGES) <= set(manifest["versions"])
+    assert set(PACKAGES) <= set(manifest["versions"])
     assert (manifest["device_kind"], manifest["device_count"], manifest["process_count"]) == ("cpu", 8, 1)
     assert (manifest["data_fingerprint"], manifest["parameters"]) == ("fingerprint of the data", 1234)
     assert isinstance(manifest["revision"], str)
@@ -125,8 +125,8 @@ def test_a_configuration_that_is_lost_is_taken_from_the_newest_checkpoint(finish
 
 def test_an_event_after_a_torn_line_stands_on_its_own(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"step": 1}\n{"ste')
-    rundir.note(folder(tmp_path), 2, "start")
-    rundir.note(folder(tmp_path), 3, "stopped")
+    note(folder(tmp_path), 2, "start")
+    note(folder(tmp_path), 3, "stopped")
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert lines[:2] == ['{"step": 1}', '{"ste']
     assert [json.loads(line)["step"] for line in lines[2:]] == [2, 3]

@@ -15,8 +15,8 @@ from tinygen.data.codec import Codec
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.train_step import TrainState
-from tinygen.workdir import manifest as rundir
 from tinygen.workdir.files import Folder, Refused, folder
+from tinygen.workdir.manifest import note
 
 
 def recover(workdir: epath.Path) -> None:
@@ -32,7 +32,7 @@ def recover(workdir: epath.Path) -> None:
     for torn in checksums.unfinished(checkpoints):
         moved = checksums.set_aside(checkpoints, torn.name, "torn")
         logging.warning("%s was not finished when the run ended: moved to %s", checkpoints.path(torn.name), moved)
-        rundir.note(place, steps[-1] if steps else 0, "torn", folder=torn.name)
+        note(place, steps[-1] if steps else 0, "torn", folder=torn.name)
     damaged: dict[int, str] = {}
     for step in reversed(steps):
         try:
@@ -51,7 +51,7 @@ def recover(workdir: epath.Path) -> None:
     for step, why in damaged.items():
         moved = checksums.set_aside(checkpoints, str(step), "damaged")
         logging.warning("%s is damaged (%s): moved to %s", checkpoints.path(str(step)), why, moved)
-        rundir.note(place, step, "damaged", reason=why)
+        note(place, step, "damaged", reason=why)
 
 
 def _sweep(checkpoints: Folder) -> None:
@@ -234,7 +234,7 @@ class Saves:
         self._note()
 
     def _note(self) -> None:
-        while self.unnoted and rundir.note(self.workdir, self.unnoted[0][0], "unsaved", reason=self.unnoted[0][1]):
+        while self.unnoted and note(self.workdir, self.unnoted[0][0], "unsaved", reason=self.unnoted[0][1]):
             self.unnoted.pop(0)
 
     def _tidy(self) -> None:

@@ -19,7 +19,7 @@ from tinygen.training.nonfinite import RollBack
 from tinygen.training.periodic import Outcome, Periodic
 from tinygen.training.setup import Run, state_at
 from tinygen.training.step_log import StepLog, Taken
-from tinygen.workdir import manifest as rundir
+from tinygen.workdir.manifest import note
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def next_batch(loop: Loop, batches: Iterator[Any], state: TrainState, taken: Tak
         # With several processes only this one knows of the error, and a save needs all.
         if done > saves.newest and processes.count() == 1:
             save(loop, state, done)
-        rundir.note(saves.workdir, done, "stopped", reason=str(error))
+        note(saves.workdir, done, "stopped", reason=str(error))
         raise
 
 
@@ -194,5 +194,5 @@ def roll_back(loop: Loop, since: int) -> tuple[TrainState, int]:
     state = state._replace(guard={**state.guard, "attempt": attempt})
     record.roll_back(since, start, failed)
     loop.best.go_back(start)
-    rundir.note(run.saves.workdir, since, "rollback", to=start)
+    note(run.saves.workdir, since, "rollback", to=start)
     return state, start

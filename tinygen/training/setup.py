@@ -29,8 +29,8 @@ from tinygen.training import program
 from tinygen.training.batches import bounded
 from tinygen.training.program import Program
 from tinygen.workdir import data_contents, files
-from tinygen.workdir import manifest as rundir
 from tinygen.workdir.logger import RunLogger
+from tinygen.workdir.manifest import make_manifest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def begin_compiling(run: Run) -> Future[jax.stages.Compiled] | None:
     saves, traced = run.saves, run.program.traced()
     operations = flops(products_of(traced.jaxpr))
     compiling = program.compiled_aside(traced) if saves.newest < run.config.train.steps else None
-    saves.manifest = rundir.make_manifest(run.source.fingerprint, store.count(run.program.abstract.params), operations)
+    saves.manifest = make_manifest(run.source.fingerprint, store.count(run.program.abstract.params), operations)
     return compiling
 
 

@@ -13,8 +13,8 @@ from tinygen.errors import UserError
 from tinygen.objectives.metrics import finalise
 from tinygen.training.cadence import due
 from tinygen.training.nonfinite import Guard, Spikes
-from tinygen.workdir import manifest as rundir
 from tinygen.workdir.logger import RunLogger
+from tinygen.workdir.manifest import note
 
 
 class Taken(NamedTuple):
@@ -55,7 +55,7 @@ class StepLog:
         if guard.spent:
             end = guard.end(failed, lines[failed])
             if isinstance(end, UserError):
-                rundir.note(self.record.workdir, failed, "stopped", reason=str(end))
+                note(self.record.workdir, failed, "stopped", reason=str(end))
             raise end
 
     def _watch(self, taken: Taken) -> tuple[dict[int, int], int]:
@@ -68,7 +68,7 @@ class StepLog:
         losses = dict(zip(steps, (np.ravel(total) / np.maximum(np.ravel(weight), 1e-12)).tolist(), strict=False))
         for step, (loss, median) in self.spikes({step: losses[step] for step in sound if step not in left_out}).items():
             logging.warning("step %d: the loss is %.4g, where it was about %.4g: a spike", step, loss, median)
-            rundir.note(self.record.workdir, step, "spike", loss=loss, median=median)
+            note(self.record.workdir, step, "spike", loss=loss, median=median)
         return left_out, failed
 
     def _is_due(self, step: int, taken: Taken) -> bool:
