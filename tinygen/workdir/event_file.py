@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.image import metadata as image
 from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from tinygen.media.image import png
 from tinygen.workdir.files import Folder
@@ -20,9 +21,6 @@ from tinygen.workdir.files import Folder
 # Protobuf creates the classes of these modules on import, invisible to type checkers.
 events: Any = event_pb2
 summaries: Any = summary_pb2
-tensors: Any = tensor_pb2
-shapes: Any = tensor_shape_pb2
-types: Any = types_pb2
 
 LARGEST = 2**26  # bytes after which a new file is started, since appending in an object store reads the whole file
 
@@ -37,21 +35,19 @@ class EventFile:
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         about = scalar.create_summary_metadata(display_name="", description="")
-        self._add(step, {name: (about, tensors.TensorProto(dtype=types.DT_FLOAT, float_val=[value])) for name, value in scalars.items()})
+        self._add(step, about, {name: make_tensor_proto(value, dtype="float32") for name, value in scalars.items()})
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """images: {name: uint8 [N, H, W, C]}"""
         about = image.create_summary_metadata(display_name="", description="")
-        values = {}
-        for name, batch in images.items():
-            height, width = batch.shape[1:3]
-            values[name] = about, _strings([str(width).encode(), str(height).encode(), *map(png, batch)])
-        self._add(step, values)
+        sizes = {name: [str(size).encode() for size in (batch.shape[2], batch.shape[1])] for name, batch in images.items()}
+        self._add(step, about, {name: make_tensor_proto([*sizes[name], *map(png, batch)]) for name, batch in images.items()})
 
     def write_texts(self, step: int, texts: Mapping[str, Sequence[str]]) -> None:
         """texts: shown verbatim, line by line, although TensorBoard renders Markdown."""
         about = text.create_summary_metadata(display_name="", description="")
-        self._add(step, {name: (about, _strings([_verbatim(row).encode() for row in rows])) for name, rows in texts.items()})
+        blocks = {name: ["    " + row.replace("\n", "\n    ") for row in rows] for name, rows in texts.items()}  # code blocks
+        self._add(step, about, {name: make_tensor_proto(rows, dtype="string") for name, rows in blocks.items()})
 
     def flush(self) -> None:
         if content := self.pending.getvalue():
@@ -75,21 +71,11 @@ class EventFile:
         self.pending, self.size = io.BytesIO(), 0
         self._put(events.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
-    def _add(self, step: int, values: Mapping[str, tuple[Any, Any]]) -> None:
-        rows = [summaries.Summary.Value(tag=name, metadata=about, tensor=tensor) for name, (about, tensor) in values.items()]
+    def _add(self, step: int, about: Any, values: Mapping[str, Any]) -> None:
+        rows = [summaries.Summary.Value(tag=name, metadata=about, tensor=tensor) for name, tensor in values.items()]
         self._put(events.Event(wall_time=time.time(), step=step, summary=summaries.Summary(value=rows)))
         if time.monotonic() - self.written >= self.workdir.append_interval:
             self.flush()
 
     def _put(self, event: Any) -> None:
         RecordWriter(self.pending).write(event.SerializeToString())
-
-
-def _strings(values: Sequence[bytes]) -> Any:
-    shape = shapes.TensorShapeProto(dim=[shapes.TensorShapeProto.Dim(size=len(values))])
-    return tensors.TensorProto(dtype=types.DT_STRING, tensor_shape=shape, string_val=values)
-
-
-def _verbatim(text: str) -> str:
-    """A Markdown code block."""
-    return "\n".join(f"    {line}" for line in text.split("\n"))
