@@ -11,7 +11,8 @@ from typing import Any
 
 from etils import epath
 
-from tinygen.workdir.files import JSON, TEXT, Entry, Folder, folder
+from tinygen.workdir.disk import Entry
+from tinygen.workdir.files import JSON, TEXT, Folder, folder
 
 SUMS = "SHA256SUMS"
 NOTED = "noted.json"
@@ -41,7 +42,7 @@ def fault(saved: Folder) -> str:
 
     Raises OSError if the disk cannot be read, which says nothing about the checkpoint.
     """
-    if not saved.is_folder():
+    if saved.type_of() != "folder":
         return "not a folder"
     for name, entry in _tree(saved):
         if entry.type not in ("file", "folder"):

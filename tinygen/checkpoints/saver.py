@@ -15,8 +15,9 @@ from tinygen.data.codec import Codec
 from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.train_step import TrainState
-from tinygen.workdir.files import Folder, Refused, folder
+from tinygen.workdir.files import Folder, folder
 from tinygen.workdir.manifest import note
+from tinygen.workdir.reading import Refused
 
 
 def recover(workdir: epath.Path) -> None:

@@ -27,8 +27,7 @@ from tinygen.data.codec import Codec
 from tinygen.distributed.processes import leads
 from tinygen.errors import UserError
 from tinygen.train_step import TrainState, Tree
-from tinygen.workdir import places
-from tinygen.workdir.files import JSON, Folder
+from tinygen.workdir.files import JSON, Folder, check_place
 
 FEW = 8  # checkpoints named in a message
 CHUNK = 2**20  # maximum bytes: with another sharding, a shard reads every chunk that it overlaps, whole
@@ -66,7 +65,7 @@ def make_manager(
     local = "://" not in str(workdir)  # a bucket cannot rename
     # if folders cannot be created in the background, threads wait for them and delay the exit by five minutes
     saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
-    places.check(workdir, "--workdir")
+    check_place(workdir, "--workdir")
     checkpoints = checksums.checkpoints_of(workdir)
     checkpoints.make()  # refuses a link, which Orbax would follow
     options = ocp.CheckpointManagerOptions(
@@ -175,7 +174,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     option: the option that the path was given with
     Raises UserError if there is none.
     """
-    places.check(path, option)
+    check_place(path, option)
     place = epath.Path(path)
     if not place.exists():
         raise UserError(f"{option}={path}: there is no such folder")

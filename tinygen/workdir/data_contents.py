@@ -11,8 +11,7 @@ from tinygen.data import contents
 from tinygen.data.contents import FILE, Contents
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
-from tinygen.errors import UserError
-from tinygen.workdir.files import Folder, read_json
+from tinygen.workdir.files import Folder, sound_json
 
 
 def keep(workdir: Folder, source: DataSource) -> None:
@@ -34,7 +33,4 @@ def difference(workdir: Folder, before: str | None, source: DataSource, keys: Se
 
 def _kept(workdir: Folder, fingerprint: str | None) -> Contents | None:
     """The contents of the data with that fingerprint; None if unknown."""
-    try:
-        return Contents.of(read_json(workdir, FILE), fingerprint)
-    except (UserError, OSError):  # it only serves messages; a damaged one is rewritten
-        return None
+    return Contents.of(sound_json(workdir, FILE), fingerprint)  # it only serves messages; a damaged one is rewritten

@@ -23,7 +23,8 @@ from filelock import lock_descriptor
 
 from tinygen.errors import UserError
 from tinygen.system.cache import UNSUPPORTED
-from tinygen.workdir.files import Refused, folder
+from tinygen.workdir.files import folder
+from tinygen.workdir.reading import Refused
 
 FILE = ".lock"
 SIZE = 4096  # bytes; a longer file is not an owner file

@@ -15,7 +15,7 @@ from etils import epath
 from tinygen.data.codec import Codec
 from tinygen.distributed.processes import leads
 from tinygen.errors import UserError, in_line
-from tinygen.workdir.files import Folder, read_json
+from tinygen.workdir.files import Folder, sound_json
 
 PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
@@ -61,10 +61,10 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
     """
     if not leads():
         return
-    if not start or not isinstance(_sound(workdir, "manifest.json"), dict):
+    if not start or not isinstance(sound_json(workdir, "manifest.json"), dict):
         workdir.write("manifest.json", json.dumps(manifest, indent=2) + "\n")
     name = "codec/codec.json"
-    if start and (stored := _sound(workdir, name)) is not None:
+    if start and (stored := sound_json(workdir, name)) is not None:
         try:
             if Codec.from_json(stored, name).to_json() == codec.to_json():
                 return
@@ -73,14 +73,6 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
         logging.warning("%s is not what this run was trained with: rewriting it", workdir.path(name))
     workdir.make("codec")
     workdir.write(name, json.dumps(codec.to_json(), indent=2) + "\n")
-
-
-def _sound(workdir: Folder, name: str) -> Any:
-    """The content of a JSON file; None if it is missing or unreadable."""
-    try:
-        return read_json(workdir, name)
-    except (UserError, OSError):
-        return None
 
 
 def other_versions(before: Any, now: Mapping[str, Any]) -> str:
