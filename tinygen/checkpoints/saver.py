@@ -77,7 +77,7 @@ class Saves:
         self.under_way = 0  # the step of a save that may still be in flight
         self.rollbacks = self.losses = 0
         self.unnoted: list[tuple[int, str]] = []  # failures that could not be noted in events.jsonl either
-        self.ready: Callable[[], None] = lambda: None
+        self.ready: Callable[[], object] = lambda: None
         self.notes: dict[str, Any] = {}
         self.manifest: dict[str, Any] = {}  # saved with each checkpoint
         store.hide_late_errors()
@@ -134,7 +134,7 @@ class Saves:
         pending = checksums.noted(self._folder(step)).get("owes", [])
         return pending if isinstance(pending, list) else []
 
-    def save(self, step: int, state: TrainState, *, streak: int, pending: Sequence[str], ready: Callable[[], None]) -> None:
+    def save(self, step: int, state: TrainState, *, streak: int, pending: Sequence[str], ready: Callable[[], object]) -> None:
         """Starts a save. The state may be donated as soon as this returns.
 
         streak, pending: consecutive skips and interrupted work, stored for the methods of the same names

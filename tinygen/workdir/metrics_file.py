@@ -10,13 +10,14 @@ from typing import Any
 
 from absl import logging
 
+from tinygen.distributed.processes import leads
 from tinygen.workdir.files import Folder
 
 FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends complete lines. While the disk is full, they are pending in memory.
+    """Appends complete lines, on the coordinator process only. While the disk is full, they are pending in memory.
 
     Lines after `start`, the step from which a run resumes, are removed, since those steps run again; so are lines of attempts
     (see `tinygen.training.nonfinite`) later than the checkpoint's. Unreadable lines are removed with a warning.
@@ -28,12 +29,15 @@ class MetricsFile:
         self.workdir = workdir
         self.waiting: list[dict[str, Any]] = []
         self.cut: int | None = None  # a step after which lines are still to be removed from the file
+        if not leads():
+            return
         if not self._keep(lambda line: (line.get("attempt", 0), line["step"]) <= (attempt, start), f"after step {start}") and start:
             logging.warning("metrics.jsonl: the lines of the steps up to %d are lost", start)
 
     def add(self, line: Mapping[str, Any]) -> OSError | None:
         """Appends a line after the pending ones. Returns the error if they remain pending."""
-        self.waiting.append(dict(line))
+        if leads():
+            self.waiting.append(dict(line))
         return self.write()
 
     def write(self) -> OSError | None:
@@ -62,19 +66,15 @@ class MetricsFile:
 
     def complete(self, step: int, more: Mapping[str, Any]) -> None:
         """Adds values to the last line, that of `step`; if it is lost, appends a new line."""
-
-        def completed() -> Iterator[bytes]:
-            before = None
-            for line in self.workdir.lines(FILE):
-                if before is not None:
-                    yield before
-                before = line
-            last = _read(before)
-            if before is not None and (last is None or last["step"] != step):
-                yield before
-            yield _text({**(last if last and last["step"] == step else {"step": step}), **more}).encode()
-
-        self.workdir.write(FILE, completed())
+        if not leads():
+            return
+        lines = [line for line in self.workdir.lines(FILE) if line is not None]
+        last = _read(lines[-1]) if lines else None
+        if last is not None and last["step"] == step:
+            lines.pop()
+        else:
+            last = {"step": step}
+        self.workdir.write(FILE, [*lines, _text({**last, **more}).encode()])
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
         """Rewrites the file with the wanted lines and returns their number. A torn last line of a killed process does not count."""
