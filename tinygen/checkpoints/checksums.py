@@ -11,8 +11,9 @@ from typing import Any
 
 from etils import epath
 
+from tinygen.errors import UserError
 from tinygen.workdir.disk import Entry
-from tinygen.workdir.files import JSON, TEXT, Folder, folder
+from tinygen.workdir.files import TEXT, Folder, folder, read_json
 
 SUMS = "SHA256SUMS"
 NOTED = "noted.json"
@@ -51,7 +52,8 @@ def fault(saved: Folder) -> str:
             return f"{name} has {entry.size:,} bytes, almost none of them on the disk"
     sums = saved.read(SUMS, TEXT)
     if sums is None:
-        return "" if _of_the_first_versions(saved) else f"{SUMS} is missing"
+        manifest = _mapping(saved, "manifest/metadata")
+        return "" if manifest is not None and SEALED not in manifest else f"{SUMS} is missing"
     lines = sums.decode("utf-8", "replace").splitlines()
     stated = {name: digest for digest, separator, name in (line.partition("  ") for line in lines) if separator}
     if not stated or len(stated) < len(lines) or any(len(digest) != hashlib.sha256().digest_size * 2 for digest in stated.values()):
@@ -67,22 +69,18 @@ def fault(saved: Folder) -> str:
     return ""
 
 
-def _of_the_first_versions(saved: Folder) -> bool:
-    """Whether a checkpoint's manifest exists and does not mention checksums."""
-    try:
-        manifest = json.loads(saved.read("manifest/metadata", JSON) or b"null")
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and SEALED not in manifest
-
-
 def noted(saved: Folder) -> dict[str, Any]:
     """The notes of a checkpoint; empty for early versions."""
+    return _mapping(saved, NOTED) or {}
+
+
+def _mapping(saved: Folder, name: str) -> dict[str, Any] | None:
+    """The content of a JSON file; None if it is missing, damaged or something else than a mapping."""
     try:
-        notes = json.loads(saved.read(NOTED, JSON) or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return notes if isinstance(notes, dict) else {}
+        content = read_json(saved, name)
+    except UserError:
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def unfinished(checkpoints: Folder) -> list[Entry]:
@@ -138,6 +136,7 @@ def _settle(saved: Folder) -> None:
 
 
 def _sum(saved: Folder, name: str) -> str:
+    """The SHA-256 of a file. hashlib.file_digest needs `readinto`, which files in a bucket do not have."""
     digest = hashlib.sha256()
     with saved.open(name) as file:
         while block := file.read(BLOCK):

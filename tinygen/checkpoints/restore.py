@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tinygen.errors import UserError
 from tinygen.nn.names import path_name
@@ -88,11 +89,6 @@ def _named(tree: Any) -> list[tuple[str, Any]]:
     return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _without(tree: dict[str, Any], names: Collection[str], path: str = "") -> dict[str, Any]:
+def _without(tree: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """`tree` without the leaves with these names, and without branches left empty, which Orbax would treat as leaves."""
-    kept = {
-        key: _without(value, names, f"{path}{key}/") if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if f"{path}{key}" not in names
-    }
-    return {key: value for key, value in kept.items() if value != {}}
+    return unflatten_dict({name: leaf for name, leaf in flatten_dict(tree, sep="/").items() if name not in names}, sep="/")
