@@ -20,12 +20,9 @@ COLLECTIVES = (
     "ragged-all-to-all",
     "collective-broadcast",
 )
-BYTES = {"pred": 1, "f8": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16, "s64": 8, "u64": 8, "s16": 2, "u16": 2} | {
-    "s8": 1, "u8": 1, "s32": 4, "u32": 4, "s4": 1, "u4": 1
-}  # fmt: skip
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)(?P<rest>.*)")
-SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+SHAPE = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,]*)\]")  # the bits of an element, which "pred" does not state, and the sizes: "bf16[8,4]"
 CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 COUNTED = re.compile(r" (?:dot|convolution|custom-call)\(|" + CALLED.pattern + "|branch_computations=|" + "|".join(COLLECTIVES))
@@ -109,9 +106,10 @@ def _instruction(line: str) -> _Instruction | None:
     return match and _Instruction(match["type"], match["opcode"], re.findall(r"%([\w.-]+)", match["operands"]), match["rest"])
 
 
-def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for element, sizes in SHAPE.findall(type_):
-        yield element, tuple(int(size) for size in sizes.split(",") if size)
+def _shapes(type_: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(bytes per element, shape) of each array of a type."""
+    for bits, sizes in SHAPE.findall(type_):
+        yield max(1, int(bits or 8) // 8), tuple(int(size) for size in sizes.split(",") if size)
 
 
 def _shape(line: str) -> tuple[int, ...]:
@@ -120,7 +118,7 @@ def _shape(line: str) -> tuple[int, ...]:
 
 
 def _bytes(type_: str) -> int:
-    return sum(BYTES.get(element, BYTES.get(element[:2], 4)) * math.prod(shape) for element, shape in _shapes(type_))
+    return sum(size * math.prod(shape) for size, shape in _shapes(type_))
 
 
 def _flops(each: _Instruction, beside: Mapping[str, str]) -> int:

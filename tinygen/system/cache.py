@@ -58,9 +58,13 @@ def prune(folder: Path, limit: int) -> tuple[int, int]:
     for _, size, path in sorted(found):
         if excess <= 0:
             break
-        if size and _deleted(path):
-            excess -= size
-            deleted.append(size)
+        if not size:
+            continue
+        with contextlib.suppress(OSError), path.open("r+b") as file:  # network file systems lock only writable files exclusively
+            if _free(file):
+                path.unlink()
+                excess -= size
+                deleted.append(size)
     return len(deleted), sum(deleted)
 
 
@@ -72,18 +76,8 @@ def _locked(lock: FileLock, waiting: Callable[[], None]) -> contextlib.AbstractC
         return lock.acquire()
 
 
-def _deleted(path: Path) -> bool:
-    """Deletes a file unless a process holds it. Without locks any file may be deleted: an open one stays readable."""
-    try:
-        with path.open("r+b") as file:  # on network file systems an exclusive lock needs a writable file
-            if free := _free(file):
-                path.unlink()
-            return free
-    except OSError:
-        return False
-
-
 def _free(file: IO[bytes]) -> bool:
+    """Whether no process holds a file. Without locks, any file may be deleted: an open one stays readable."""
     try:
         return lock_descriptor(file.fileno(), blocking=False)
     except OSError:
