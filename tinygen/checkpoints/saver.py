@@ -56,9 +56,10 @@ def recover(workdir: epath.Path) -> None:
 
 
 def _sweep(checkpoints: Folder) -> None:
-    """Deletes folders that are marked for deletion."""
-    with contextlib.suppress(OSError):  # the next sweep retries
-        checkpoints.remove(checksums.DELETED)
+    """Deletes folders that are marked for deletion, on process 0."""
+    if processes.leads():
+        with contextlib.suppress(OSError):  # the next sweep retries
+            checkpoints.remove(checksums.DELETED)
 
 
 class Saves:
@@ -100,8 +101,7 @@ class Saves:
                 if not self.failed:  # otherwise Orbax repeats an error already reported
                     raise
             self._tidy()
-            if processes.leads():
-                _sweep(self.checkpoints)
+            _sweep(self.checkpoints)
             if self.losses:
                 gc.collect()  # half-done objects of a failed save are deleted, and their messages suppressed, before Python shuts down
         if kind is None:
@@ -165,8 +165,7 @@ class Saves:
             self._lose(error)
         self.under_way = 0
         self._note()
-        if processes.leads():
-            _sweep(self.checkpoints)
+        _sweep(self.checkpoints)
 
     def give_up(self, step: int, error: OSError) -> None:
         """Counts a save as failed without starting it, since files that must be on disk before it are not."""
@@ -177,8 +176,7 @@ class Saves:
     def back(self) -> int:
         """Rolls back to the newest good checkpoint and deletes later ones. Returns its step, 0 if there is none."""
         self.settle()
-        if processes.leads():
-            _sweep(self.checkpoints)
+        _sweep(self.checkpoints)
         steps = [step for step in store.saved_steps(self.workdir.root) if not checksums.fault(self._folder(step))]
         good = self.good(steps) or 0
         self.rollbacks += 1
