@@ -1,10 +1,10 @@
-"""Files of a workdir that describe the run: config.json, manifest.json, codec/, events.jsonl."""
+"""Files of a workdir that describe the run: manifest.json, codec/, events.jsonl, data_files.json."""
 
 import json
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -12,7 +12,10 @@ import jax
 from absl import logging
 from etils import epath
 
+from tinygen.data import contents
 from tinygen.data.codec import Codec
+from tinygen.data.contents import Contents
+from tinygen.data.source import DataSource
 from tinygen.distributed.processes import leads
 from tinygen.errors import UserError, in_line
 from tinygen.workdir.files import Folder, sound_json
@@ -73,6 +76,32 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
         logging.warning("%s is not what this run was trained with: rewriting it", workdir.path(name))
     workdir.make("codec")
     workdir.write(name, json.dumps(codec.to_json(), indent=2) + "\n")
+
+
+def keep_contents(workdir: Folder, source: DataSource) -> None:
+    """Writes data_files.json, the contents of a run's data, on process 0, unless it exists.
+
+    It is written once per workdir, not in every checkpoint, since 100,000 files take 5 MB.
+    """
+    if source.contents and leads() and _contents(workdir, source.fingerprint) is None:
+        workdir.write(contents.FILE, source.contents.kept(source.fingerprint))
+
+
+def data_difference(workdir: Folder, before: str | None, source: DataSource, keys: Sequence[str] = ()) -> str:
+    """How a run's data differs from that with fingerprint `before`, in one line; "" if it does not.
+
+    Without data_files.json, as in workdirs of earlier versions, only the fingerprints can be shown.
+
+    keys: the recipe's keys that have changed
+    """
+    if before == source.fingerprint:
+        return ""
+    return contents.difference(_contents(workdir, before), before, source.contents, source.fingerprint, keys)
+
+
+def _contents(workdir: Folder, fingerprint: str | None) -> Contents | None:
+    """The contents of the data with that fingerprint; None if unknown."""
+    return Contents.of(sound_json(workdir, contents.FILE), fingerprint)
 
 
 def other_versions(before: Any, now: Mapping[str, Any]) -> str:
