@@ -243,20 +243,15 @@ class Saves:
         try:
             for entry in checksums.unfinished(self.checkpoints):
                 self.checkpoints.remove(entry.name)
-        except Refused:  # the workdir was moved or deleted during a save
-            _remove_stub(self.workdir.root)
+        except Refused:  # the workdir was moved or deleted during a save, and Orbax may have recreated it
+            place = folder(self.workdir.root)
+            with contextlib.suppress(OSError):
+                alone = [entry.name for entry in place.entries()] == ["checkpoints"]
+                if alone and all(checksums.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
+                    place.remove("checkpoints")
+                    self.workdir.root.rmdir()
         except OSError:  # the next start sets it aside
             pass
-
-
-def _remove_stub(workdir: epath.Path) -> None:
-    """Deletes a workdir that Orbax has recreated, if it holds only unfinished saves."""
-    place = folder(workdir)
-    with contextlib.suppress(OSError):
-        alone = [entry.name for entry in place.entries()] == ["checkpoints"]
-        if alone and all(checksums.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
-            place.remove("checkpoints")
-            workdir.rmdir()
 
 
 def _reason(error: Exception) -> str:

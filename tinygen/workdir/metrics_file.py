@@ -5,7 +5,7 @@ Whatever happens to a run, the file has exactly one line for each logged step of
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import logging
@@ -78,26 +78,20 @@ class MetricsFile:
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
         """Rewrites the file with the wanted lines and returns their number. A torn last line of a killed process does not count."""
-        kept = removed = damaged = 0
-
-        def chosen() -> Iterator[bytes]:
-            nonlocal kept, removed, damaged
-            for line in self.workdir.lines(FILE):
-                content = _read(line)
-                if content is not None and line is not None and wanted(content):
-                    kept += 1
-                    yield line if line.endswith(b"\n") else line + b"\n"
-                elif content is not None:
-                    removed += 1
-                elif line is None or line.endswith(b"\n"):
-                    damaged += 1
-
-        self.workdir.write(FILE, chosen())
+        kept, removed, damaged = [], 0, 0
+        for line in self.workdir.lines(FILE):
+            if line is None or (content := _read(line)) is None:
+                damaged += line is None or line.endswith(b"\n")
+            elif wanted(content):
+                kept.append(line.removesuffix(b"\n") + b"\n")
+            else:
+                removed += 1
+        self.workdir.write(FILE, kept)
         if damaged:
             logging.warning("metrics.jsonl: removed %d unreadable lines", damaged)
         if removed:
             logging.info("metrics.jsonl: removed %d lines %s, whose steps run again", removed, where)
-        return kept
+        return len(kept)
 
 
 def _up_to(step: int) -> Callable[[dict[str, Any]], bool]:
@@ -110,9 +104,9 @@ def _text(line: Mapping[str, Any]) -> str:
     return f"{json.dumps(sound, allow_nan=False)}\n"
 
 
-def _read(line: bytes | None) -> dict[str, Any] | None:
+def _read(line: bytes) -> dict[str, Any] | None:
     try:
-        content = json.loads(line or b"")
+        content = json.loads(line)
     except (ValueError, RecursionError):
         return None
     sound = isinstance(content, dict) and isinstance(content.get("step"), int) and isinstance(content.get("attempt", 0), int)
