@@ -24,8 +24,12 @@ def alone(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[bo
     Yields False if the file system does not support locks: then several processes may be inside.
     Raises OSError if the file cannot be created.
     """
+    file = FileLock(lock, fallback_to_soft=False)
     try:
-        owned = _locked(FileLock(lock, fallback_to_soft=False), waiting)
+        owned = file.acquire(blocking=False)
+    except Timeout:
+        waiting()
+        owned = file.acquire()
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
@@ -66,14 +70,6 @@ def prune(folder: Path, limit: int) -> tuple[int, int]:
                 excess -= size
                 deleted.append(size)
     return len(deleted), sum(deleted)
-
-
-def _locked(lock: FileLock, waiting: Callable[[], None]) -> contextlib.AbstractContextManager:
-    try:
-        return lock.acquire(blocking=False)
-    except Timeout:
-        waiting()
-        return lock.acquire()
 
 
 def _free(file: IO[bytes]) -> bool:

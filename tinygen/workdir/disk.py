@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 from etils import epath
 
-from tinygen.workdir.reading import LINES, Refused, lines_of, too_large, up_to
+from tinygen.workdir.reading import LINES, MIB, Refused, lines_of, too_large
 
 SEARCH = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe does not block
@@ -103,11 +103,17 @@ class Folder:
 
     def read(self, name: str, most: int) -> bytes | None:
         """The content of a file of at most `most` bytes; None if it does not exist."""
+        pieces, left = [], most + 1
         try:
             with self.open(name) as file:
-                return up_to(file, most, self.path(name))
+                while left and (piece := file.read(min(left, MIB))):
+                    pieces.append(piece)
+                    left -= len(piece)
         except FileNotFoundError:
             return None
+        if not left:
+            raise Refused(self.path(name), too_large(most))
+        return b"".join(pieces)
 
     def lines(self, name: str, last: int | None = None) -> Iterator[bytes | None]:
         """Iterates over the lines of a file, including line ends; None for a line of more than LINE bytes. Empty if there is no file.

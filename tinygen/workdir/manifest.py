@@ -1,5 +1,6 @@
 """Files of a workdir that describe the run: manifest.json, codec/, events.jsonl, data_files.json."""
 
+import contextlib
 import json
 import platform
 import subprocess
@@ -39,12 +40,10 @@ def note(workdir: Folder, step: int, event: str, **facts: Any) -> bool:
 def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:
     """The environment of the run: versions, revision, devices, data, size."""
     devices = jax.devices()
-    versions = {}
+    versions = dict.fromkeys(PACKAGES, "unknown")
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # tinygen, run from a source tree
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # not installed, run from a source tree
-            versions[package] = "unknown"
     return {
         "versions": {"python": platform.python_version(), **versions},
         "revision": _revision(),
