@@ -81,8 +81,7 @@ class Layout:
         )
 
     def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
-        """The partition spec of a leaf: the first matching rule, then `fsdp` on the largest free dimension that it divides (ties: the
-        first).
+        """The partition spec of a leaf: the first matching rule, then `fsdp` on the largest (first, if tied) free dimension it divides.
 
         `fsdp` shards an embedding table by vocabulary or not at all, since rows are looked up whole. Raises UserError for a rule that
         does not fit the leaf.

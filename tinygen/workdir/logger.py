@@ -247,6 +247,5 @@ def make_writers(workdir: Folder, extra: str, settings: Mapping[str, Any], tell:
     """TensorBoard and the `extra` writers; none unless this is the coordinator process. tell: see `writers.Steady`"""
     if not leads():
         return []
-    services = extra_writers(extra, workdir, settings)
     board = Steady("TensorBoard", EventFile(workdir), tell, pause=0.0)  # no pause: it keeps events that it could not write
-    return [board, *(Steady(name, writer, tell) for name, writer in services.items())]
+    return [board, *(Steady(name, writer, tell) for name, writer in extra_writers(extra, workdir, settings).items())]

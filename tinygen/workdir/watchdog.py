@@ -1,7 +1,7 @@
 """A watchdog over the training loop: reports when there has been no progress for long, and what the loop is waiting for.
 
-It only reports. A stalled run may continue when a disk or a network comes back, and nothing is lost in the meantime.
-faulthandler's timer would print a stack to stderr, but neither what is waited for nor anything to the log.
+It only reports: a stalled run may continue when a disk or a network comes back. faulthandler's timer would print a stack to stderr,
+but neither say what the run is waiting for nor write to the log.
 """
 
 import contextlib
