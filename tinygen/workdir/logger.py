@@ -18,13 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tinygen.distributed.processes import leads
 from tinygen.media.preview import View
-from tinygen.workdir.event_file import EventFile
-from tinygen.workdir.files import Folder, folder
+from tinygen.workdir.files import folder
 from tinygen.workdir.log_line import HELD_OUT, log_line
 from tinygen.workdir.manifest import note
 from tinygen.workdir.metrics_file import MetricsFile
 from tinygen.workdir.watchdog import Watchdog
-from tinygen.workdir.writers import Steady, extra_writers
+from tinygen.workdir.writers import make_writers
 
 QUEUE = 32  # maximum pending lines and previews, so that a slow disk or service cannot exhaust memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # differ between otherwise equal runs
@@ -241,11 +240,3 @@ def memory_gib() -> float:
     peaks = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
     return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
-
-
-def make_writers(workdir: Folder, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None]) -> list[Steady]:
-    """TensorBoard and the `extra` writers; none unless this is the coordinator process. tell: see `writers.Steady`"""
-    if not leads():
-        return []
-    board = Steady("TensorBoard", EventFile(workdir), tell, pause=0.0)  # no pause: it keeps events that it could not write
-    return [board, *(Steady(name, writer, tell) for name, writer in extra_writers(extra, workdir, settings).items())]
