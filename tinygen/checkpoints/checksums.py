@@ -98,9 +98,9 @@ def set_aside(checkpoints: Folder, name: str, kind: str) -> epath.Path:
         for older in checkpoints.entries(ASIDE):
             if "-torn" in older.name:
                 checkpoints.remove(f"{ASIDE}/{older.name}")
-    if "://" in str(checkpoints) and kind == "torn":
-        checkpoints.remove(name)
-        return checkpoints.path(name)
+        if "://" in str(checkpoints):
+            checkpoints.remove(name)
+            return checkpoints.path(name)
     checkpoints.make(ASIDE)
     target = f"{ASIDE}/{name.split('.')[0]}-{kind}"
     others = (f"{target}-{number}" for number in range(2, 10_000))
