@@ -31,7 +31,8 @@ from tinygen.evaluation.scores import NOTE, Score, Side, chosen, note, rules, sh
 from tinygen.pretrained import latents
 from tinygen.sampling.settings import configured, find, guidance, stepping
 from tinygen.system.terminal import say
-from tinygen.workdir import data_contents, files
+from tinygen.workdir import files
+from tinygen.workdir.manifest import data_difference
 
 NUM = 50_000  # samples of a checkpoint, as in published results
 MOST = 10_000_000  # samples; more is a typing error
@@ -179,7 +180,7 @@ def _data_of(config: config_lib.Config, saved: store.Saved) -> DataSource:
     with processes.lead_first("data"):
         source = build.data_source(config, codec, prepares=False)
     processes.agree("the data", source.fingerprint)
-    if why := data_contents.change(files.folder(saved.workdir), saved.manifest, source):
+    if why := data_difference(files.folder(saved.workdir), saved.manifest.get("data_fingerprint", source.fingerprint), source):
         logging.warning("The data of %s have changed since it was trained (%s): scores compare with the present data", saved.workdir, why)
     return source
 

@@ -13,8 +13,8 @@ from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.system.terminal import say
 from tinygen.training.held_out import make_held_out
-from tinygen.workdir import data_contents
 from tinygen.workdir.files import folder
+from tinygen.workdir.manifest import data_difference
 
 
 def main(ckpt: str, *, step: int | None, ema: bool) -> int:
@@ -24,7 +24,7 @@ def main(ckpt: str, *, step: int | None, ema: bool) -> int:
     config = config_lib.change(saved.config, {"train": {"eval_num": 0}, **EVERYWHERE})
     with processes.lead_first("data"):
         source = build.data_source(config, saved.codec, prepares=False)
-    if why := data_contents.change(folder(saved.workdir), saved.manifest, source):
+    if why := data_difference(folder(saved.workdir), saved.manifest.get("data_fingerprint", source.fingerprint), source):
         raise UserError(
             f"the data of {saved.workdir} have changed since it was trained ({why}):\n"
             "the held-out split may contain training examples. Restore the original data."

@@ -82,7 +82,7 @@ def run(
             loop = Loop(run=own, take_step=take_step, periodic=periodic, best=best, log=log, stop=stop, after_step=after_step)
             caught_up = catch_up(loop, state, start)
             state, start = train_from(loop, state, start)
-    finish(own, state, stop, unwritten=record.unwritten, new=caught_up or int(state.step) > start)
+    finish(own, state, stop, unwritten=len(record.journal.waiting), new=caught_up or int(state.step) > start)
     return state
 
 

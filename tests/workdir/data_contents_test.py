@@ -13,13 +13,13 @@ from tinygen.data import contents, naming
 from tinygen.data.builtin import images
 from tinygen.data.captions.embedded import embedded
 from tinygen.data.captions.tokenized import tokenized
-from tinygen.data.contents import Contents
+from tinygen.data.contents import FILE, Contents
 from tinygen.data.images.folder import folder
 from tinygen.data.text.sources import text
 from tinygen.errors import UserError
 from tinygen.pretrained import text_encoder
-from tinygen.workdir import data_contents
 from tinygen.workdir.files import folder as opened
+from tinygen.workdir.manifest import data_difference, keep_contents
 
 FOLDER, TEXT = (
     {key: value for key, value in config.base(data=dict(name=name)).data.to_dict().items() if key not in ("name", "overfit")}
@@ -60,12 +60,12 @@ def words(root, **changes):
 
 def said_of(workdir, before, now):
     assert before.fingerprint != now.fingerprint
-    return data_contents.difference(opened(workdir), before.fingerprint, now)
+    return data_difference(opened(workdir), before.fingerprint, now)
 
 
 def test_files_that_were_added_removed_and_changed_are_named(photos, workdir):
     before = pictures(photos)
-    data_contents.keep(opened(workdir), before)
+    keep_contents(opened(workdir), before)
     put(photos / "new.png", 0)
     (photos / "3.png").unlink()
     for number in (4, 5, 6, 7):
@@ -76,7 +76,7 @@ def test_files_that_were_added_removed_and_changed_are_named(photos, workdir):
 
 def test_a_picture_that_can_no_longer_be_read_is_one_that_was_removed(photos, workdir):
     before = pictures(photos)
-    data_contents.keep(opened(workdir), before)
+    keep_contents(opened(workdir), before)
     (photos / "3.png").write_text("words")
     assert said_of(workdir, before, pictures(photos)) == "1 file removed: '3.png'"
 
@@ -90,9 +90,9 @@ def test_other_labels_and_captions_of_the_same_pictures_are_named_by_the_picture
         return pictures(photos, label="kind"), tokenized(pictures(photos), tokens="bytes", length=8, vocabulary=0)
 
     (labels, captions), (other_labels, other_captions) = described("a", "8"), described("b", "eight")
-    data_contents.keep(opened(workdir), labels)
+    keep_contents(opened(workdir), labels)
     assert said_of(workdir, labels, other_labels) == "1 file with another label: '2.png'"
-    data_contents.keep(opened(workdir), captions)  # of other data, as its fingerprint says: written anew
+    keep_contents(opened(workdir), captions)  # of other data, as its fingerprint says: written anew
     assert said_of(workdir, captions, other_captions) == "1 file with another caption: '8.png'"
 
 
@@ -101,7 +101,7 @@ def test_files_of_documents_are_named(tmp_path, workdir):
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / f"{name}.txt").write_text(f"words of {name}\n<|endoftext|>\nmore of them")
     before = words(tmp_path / "texts")
-    data_contents.keep(opened(workdir), before)
+    keep_contents(opened(workdir), before)
     (tmp_path / "texts" / "sub" / "c.txt").write_text("other words\n<|endoftext|>\nmore of them")
     (tmp_path / "texts" / "d.txt").write_text("new")
     said = "1 file added: 'd.txt'; 1 file changed: 'sub/c.txt'"
@@ -135,7 +135,7 @@ def test_what_is_no_file_of_the_users_is_told_in_words():
 def test_a_run_keeps_what_its_data_consist_of_once(photos, workdir):
     made = pictures(photos)
     train.show_data(opened(workdir), made, 4)
-    path = workdir / data_contents.FILE
+    path = workdir / FILE
     kept = json.loads(path.read_text())
     assert kept["fingerprint"] == made.fingerprint
     assert kept["files"] == {each.name: each.digest for split in made.splits.values() for each in split.pictures}
@@ -150,7 +150,7 @@ def test_a_run_keeps_what_its_data_consist_of_once(photos, workdir):
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"fingerprint": "another"}', '{"a":' * 10**5, "\udcff"], ids=range(6))
 def test_without_a_list_of_the_old_data_the_fingerprints_are_reported(text, photos, workdir):
     before = pictures(photos)
-    (workdir / data_contents.FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
+    (workdir / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
     put(photos / "new.png", 0)
     now = pictures(photos)
     prints = f"their fingerprint was {before.fingerprint} and is {now.fingerprint}"
@@ -160,9 +160,7 @@ def test_without_a_list_of_the_old_data_the_fingerprints_are_reported(text, phot
 @pytest.mark.parametrize("files", [None, 7, ["a"], {"3.png": 7, "4.png": "x", "\x1b[31m" + "x" * 10**5: "y"}], ids=str)
 def test_a_list_that_somebody_else_wrote_is_only_read(files, photos, workdir):
     before = pictures(photos)
-    (workdir / data_contents.FILE).write_text(
-        json.dumps({"fingerprint": before.fingerprint, "files": files, "facts": {"its examples": [1]}})
-    )
+    (workdir / FILE).write_text(json.dumps({"fingerprint": before.fingerprint, "files": files, "facts": {"its examples": [1]}}))
     put(photos / "new.png", 0)
     said = said_of(workdir, before, pictures(photos))
     assert said.isprintable()
@@ -171,8 +169,8 @@ def test_a_list_that_somebody_else_wrote_is_only_read(files, photos, workdir):
 
 def test_too_many_files_are_not_kept(photos, workdir, monkeypatch):
     monkeypatch.setattr(contents, "MOST", 9)
-    data_contents.keep(opened(workdir), pictures(photos))
-    assert not (workdir / data_contents.FILE).exists()
+    keep_contents(opened(workdir), pictures(photos))
+    assert not (workdir / FILE).exists()
 
 
 def test_a_message_names_a_few_files_and_no_longer_ones_than_a_line_can_hold():

@@ -7,9 +7,9 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.util import tensor_util
 
 from tinygen import train
-from tinygen.workdir import event_file
-from tinygen.workdir.event_file import EventFile
+from tinygen.workdir import writers
 from tinygen.workdir.files import Folder, folder
+from tinygen.workdir.writers import EventFile
 
 
 def read(workdir):
@@ -68,7 +68,7 @@ def test_events_that_found_no_room_are_written_with_the_next(tmp_path, monkeypat
 
 def test_what_waits_for_room_is_bounded(tmp_path, monkeypatch):
     events, append = EventFile(folder(tmp_path)), Folder.append
-    monkeypatch.setattr(event_file, "LARGEST", 300)
+    monkeypatch.setattr(writers, "LARGEST", 300)
     monkeypatch.setattr(Folder, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     for step in range(100):
         with pytest.raises(OSError, match="No space left"):
@@ -95,7 +95,7 @@ def test_a_run_whose_workdir_was_away_for_a_while_loses_no_event(curve, tmp_path
 
 
 def test_a_file_that_has_grown_large_is_followed_by_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(event_file, "LARGEST", 100)
+    monkeypatch.setattr(writers, "LARGEST", 100)
     events = EventFile(folder(tmp_path))
     for step in range(4):
         events.write_scalars(step, {"loss": 1.0})

@@ -7,8 +7,8 @@ import pytest
 
 from tinygen.errors import UserError
 from tinygen.workdir import files
-from tinygen.workdir.files import Refused, folder
-from tinygen.workdir.reading import LINE
+from tinygen.workdir.files import folder
+from tinygen.workdir.reading import LINE, Refused
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.errors import UserError
-from tinygen.workdir import places
+from tinygen.workdir.files import check_place
 
 RECIPE = f"--config={Path(__file__).parents[2] / 'configs' / 'dit_digits8.py'}:smoke"
 SUPPORTED = "is not supported; give a path on this machine, or gs://BUCKET/PATH"
@@ -57,4 +57,4 @@ def test_a_bucket_without_googles_client_is_refused_with_the_command_that_instal
 
 @pytest.mark.parametrize("path", ["run", "/data/run", "a:b/run", "./http:/x", Path("runs/x")])
 def test_a_path_on_this_machine_passes(path):
-    places.check(path, "--workdir")
+    check_place(path, "--workdir")

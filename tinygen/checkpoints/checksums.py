@@ -11,7 +11,9 @@ from typing import Any
 
 from etils import epath
 
-from tinygen.workdir.files import JSON, TEXT, Entry, Folder, folder
+from tinygen.errors import UserError
+from tinygen.workdir.disk import Entry
+from tinygen.workdir.files import TEXT, Folder, folder, read_json
 
 SUMS = "SHA256SUMS"
 NOTED = "noted.json"
@@ -41,7 +43,7 @@ def fault(saved: Folder) -> str:
 
     Raises OSError if the disk cannot be read, which says nothing about the checkpoint.
     """
-    if not saved.is_folder():
+    if saved.type_of() != "folder":
         return "not a folder"
     for name, entry in _tree(saved):
         if entry.type not in ("file", "folder"):
@@ -50,7 +52,8 @@ def fault(saved: Folder) -> str:
             return f"{name} has {entry.size:,} bytes, almost none of them on the disk"
     sums = saved.read(SUMS, TEXT)
     if sums is None:
-        return "" if _of_the_first_versions(saved) else f"{SUMS} is missing"
+        manifest = _mapping(saved, "manifest/metadata")
+        return "" if manifest is not None and SEALED not in manifest else f"{SUMS} is missing"
     lines = sums.decode("utf-8", "replace").splitlines()
     stated = {name: digest for digest, separator, name in (line.partition("  ") for line in lines) if separator}
     if not stated or len(stated) < len(lines) or any(len(digest) != hashlib.sha256().digest_size * 2 for digest in stated.values()):
@@ -66,22 +69,18 @@ def fault(saved: Folder) -> str:
     return ""
 
 
-def _of_the_first_versions(saved: Folder) -> bool:
-    """Whether a checkpoint's manifest exists and does not mention checksums."""
-    try:
-        manifest = json.loads(saved.read("manifest/metadata", JSON) or b"null")
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and SEALED not in manifest
-
-
 def noted(saved: Folder) -> dict[str, Any]:
     """The notes of a checkpoint; empty for early versions."""
+    return _mapping(saved, NOTED) or {}
+
+
+def _mapping(saved: Folder, name: str) -> dict[str, Any] | None:
+    """The content of a JSON file; None if it is missing, damaged or something else than a mapping."""
     try:
-        notes = json.loads(saved.read(NOTED, JSON) or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return notes if isinstance(notes, dict) else {}
+        content = read_json(saved, name)
+    except UserError:
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def unfinished(checkpoints: Folder) -> list[Entry]:
@@ -99,9 +98,9 @@ def set_aside(checkpoints: Folder, name: str, kind: str) -> epath.Path:
         for older in checkpoints.entries(ASIDE):
             if "-torn" in older.name:
                 checkpoints.remove(f"{ASIDE}/{older.name}")
-    if "://" in str(checkpoints) and kind == "torn":
-        checkpoints.remove(name)
-        return checkpoints.path(name)
+        if "://" in str(checkpoints):
+            checkpoints.remove(name)
+            return checkpoints.path(name)
     checkpoints.make(ASIDE)
     target = f"{ASIDE}/{name.split('.')[0]}-{kind}"
     others = (f"{target}-{number}" for number in range(2, 10_000))
@@ -137,6 +136,7 @@ def _settle(saved: Folder) -> None:
 
 
 def _sum(saved: Folder, name: str) -> str:
+    """The SHA-256 of a file. hashlib.file_digest needs `readinto`, which files in a bucket do not have."""
     digest = hashlib.sha256()
     with saved.open(name) as file:
         while block := file.read(BLOCK):

@@ -1,13 +1,13 @@
 """Restore a checkpoint's arrays onto devices: compare names, shapes and dtypes first, then read each shard directly to its device."""
 
 import contextlib
-import math
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tinygen.errors import UserError
 from tinygen.nn.names import path_name
@@ -38,12 +38,9 @@ def read(folder: epath.Path, abstract: Any, shardings: Any, *, branches: Collect
     branches: the parts of the checkpoint that must hold exactly these arrays; None = all
     Raises UserError with the differences and the `advice`, before reading any array, if there are any differences.
     """
-    with contextlib.closing(_handler(abstract)) as handler:
-        if any(found := differences(handler, folder, abstract, branches)):
-            raise UserError(
-                "\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice])
-            )
-        return _read(handler, folder, abstract, shardings)
+    if any(found := differences(folder, abstract, branches)):
+        raise UserError("\n".join([f"{folder.parent} holds other arrays than this model has (saved -> wanted):", *found.lines(3), advice]))
+    return _read(folder, abstract, shardings)
 
 
 def read_fitting(folder: epath.Path, abstract: dict[str, Any], shardings: dict[str, Any]) -> tuple[dict[str, Any], Differences]:
@@ -51,16 +48,17 @@ def read_fitting(folder: epath.Path, abstract: dict[str, Any], shardings: dict[s
 
     abstract, shardings: nested dicts whose top-level keys are branches. The result omits arrays, or whole branches, that do not match.
     """
-    with contextlib.closing(_handler(abstract)) as handler:
-        found = differences(handler, folder, abstract, abstract)
-        unfit = {line.split()[0] for line in (*found.missing, *found.other_shape, *found.other_dtype)}
-        fitting = [_without(tree, unfit) for tree in (abstract, shardings)]
-        return (_read(handler, folder, *fitting) if jax.tree.leaves(fitting[0]) else fitting[0]), found
+    found = differences(folder, abstract, abstract)
+    unfit = {line.split()[0] for line in (*found.missing, *found.other_shape, *found.other_dtype)}
+    fitting = [_without(tree, unfit) for tree in (abstract, shardings)]
+    return (_read(folder, *fitting) if jax.tree.leaves(fitting[0]) else fitting[0]), found
 
 
-def differences(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstract: Any, branches: Collection[str] | None) -> Differences:
+def differences(folder: epath.Path, abstract: Any, branches: Collection[str] | None) -> Differences:
     """The differences that prevent reading `abstract`. Reads metadata only."""
-    saved = {name: leaf for name, leaf in _named(handler.metadata(folder).tree) if branches is None or name.split("/")[0] in branches}
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+        tree = handler.metadata(folder).tree
+    saved = {name: leaf for name, leaf in _named(tree) if branches is None or name.split("/")[0] in branches}
     wanted = dict(_named(abstract))
     both = [(name, saved[name], leaf) for name, leaf in wanted.items() if name in saved]
     return Differences(
@@ -71,28 +69,20 @@ def differences(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstra
     )
 
 
-def _handler(abstract: Any) -> ocp.PyTreeCheckpointHandler:
-    largest = max((math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)), default=0)
+def _read(folder: epath.Path, abstract: Any, shardings: Any) -> Any:
+    largest = max((leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)), default=0)
     gigabytes: Any = max(IN_FLIGHT, largest + 1) / 10**9  # Orbax needs more than the largest array, and converts it to bytes
-    return ocp.PyTreeCheckpointHandler(restore_concurrent_gb=gigabytes)
-
-
-def _read(handler: ocp.PyTreeCheckpointHandler, folder: epath.Path, abstract: Any, shardings: Any) -> Any:
     target = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings)
     arguments = ocp.checkpoint_utils.construct_restore_args(target)
     # Not strict: Orbax would ignore dtypes and branches, and `differences` has compared everything already.
-    return handler.restore(folder, args=ocp.args.PyTreeRestore(item=target, restore_args=arguments, partial_restore=True))
+    with contextlib.closing(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=gigabytes)) as handler:
+        return handler.restore(folder, args=ocp.args.PyTreeRestore(item=target, restore_args=arguments, partial_restore=True))
 
 
 def _named(tree: Any) -> list[tuple[str, Any]]:
     return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _without(tree: dict[str, Any], names: Collection[str], path: str = "") -> dict[str, Any]:
+def _without(tree: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """`tree` without the leaves with these names, and without branches left empty, which Orbax would treat as leaves."""
-    kept = {
-        key: _without(value, names, f"{path}{key}/") if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if f"{path}{key}" not in names
-    }
-    return {key: value for key, value in kept.items() if value != {}}
+    return unflatten_dict({name: leaf for name, leaf in flatten_dict(tree, sep="/").items() if name not in names}, sep="/")

@@ -16,7 +16,8 @@ from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.train_step import TrainState
 from tinygen.workdir import manifest
-from tinygen.workdir.files import Folder, Refused, folder
+from tinygen.workdir.files import Folder, folder
+from tinygen.workdir.reading import Refused
 
 
 def recover(workdir: epath.Path) -> None:
@@ -55,9 +56,10 @@ def recover(workdir: epath.Path) -> None:
 
 
 def _sweep(checkpoints: Folder) -> None:
-    """Deletes folders that are marked for deletion."""
-    with contextlib.suppress(OSError):  # the next sweep retries
-        checkpoints.remove(checksums.DELETED)
+    """Deletes folders that are marked for deletion, on process 0."""
+    if processes.leads():
+        with contextlib.suppress(OSError):  # the next sweep retries
+            checkpoints.remove(checksums.DELETED)
 
 
 class Saves:
@@ -76,7 +78,7 @@ class Saves:
         self.under_way = 0  # the step of a save that may still be in flight
         self.rollbacks = self.losses = 0
         self.unnoted: list[tuple[int, str]] = []  # failures that could not be noted in events.jsonl either
-        self.ready: Callable[[], None] = lambda: None
+        self.ready: Callable[[], object] = lambda: None
         self.notes: dict[str, Any] = {}
         self.manifest: dict[str, Any] = {}  # saved with each checkpoint
         store.hide_late_errors()
@@ -99,8 +101,7 @@ class Saves:
                 if not self.failed:  # otherwise Orbax repeats an error already reported
                     raise
             self._tidy()
-            if processes.leads():
-                _sweep(self.checkpoints)
+            _sweep(self.checkpoints)
             if self.losses:
                 gc.collect()  # half-done objects of a failed save are deleted, and their messages suppressed, before Python shuts down
         if kind is None:
@@ -133,7 +134,7 @@ class Saves:
         pending = checksums.noted(self._folder(step)).get("owes", [])
         return pending if isinstance(pending, list) else []
 
-    def save(self, step: int, state: TrainState, *, streak: int, pending: Sequence[str], ready: Callable[[], None]) -> None:
+    def save(self, step: int, state: TrainState, *, streak: int, pending: Sequence[str], ready: Callable[[], object]) -> None:
         """Starts a save. The state may be donated as soon as this returns.
 
         streak, pending: consecutive skips and interrupted work, stored for the methods of the same names
@@ -164,8 +165,7 @@ class Saves:
             self._lose(error)
         self.under_way = 0
         self._note()
-        if processes.leads():
-            _sweep(self.checkpoints)
+        _sweep(self.checkpoints)
 
     def give_up(self, step: int, error: OSError) -> None:
         """Counts a save as failed without starting it, since files that must be on disk before it are not."""
@@ -176,8 +176,7 @@ class Saves:
     def back(self) -> int:
         """Rolls back to the newest good checkpoint and deletes later ones. Returns its step, 0 if there is none."""
         self.settle()
-        if processes.leads():
-            _sweep(self.checkpoints)
+        _sweep(self.checkpoints)
         steps = [step for step in store.saved_steps(self.workdir.root) if not checksums.fault(self._folder(step))]
         good = self.good(steps) or 0
         self.rollbacks += 1
@@ -244,20 +243,15 @@ class Saves:
         try:
             for entry in checksums.unfinished(self.checkpoints):
                 self.checkpoints.remove(entry.name)
-        except Refused:  # the workdir was moved or deleted during a save
-            _remove_stub(self.workdir.root)
+        except Refused:  # the workdir was moved or deleted during a save, and Orbax may have recreated it
+            place = folder(self.workdir.root)
+            with contextlib.suppress(OSError):
+                alone = [entry.name for entry in place.entries()] == ["checkpoints"]
+                if alone and all(checksums.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
+                    place.remove("checkpoints")
+                    self.workdir.root.rmdir()
         except OSError:  # the next start sets it aside
             pass
-
-
-def _remove_stub(workdir: epath.Path) -> None:
-    """Deletes a workdir that Orbax has recreated, if it holds only unfinished saves."""
-    place = folder(workdir)
-    with contextlib.suppress(OSError):
-        alone = [entry.name for entry in place.entries()] == ["checkpoints"]
-        if alone and all(checksums.UNFINISHED in entry.name for entry in place.entries("checkpoints")):
-            place.remove("checkpoints")
-            workdir.rmdir()
 
 
 def _reason(error: Exception) -> str:

@@ -27,8 +27,7 @@ from tinygen.data.codec import Codec
 from tinygen.distributed.processes import leads
 from tinygen.errors import UserError
 from tinygen.train_step import TrainState, Tree
-from tinygen.workdir import places
-from tinygen.workdir.files import JSON, Folder
+from tinygen.workdir.files import JSON, Folder, check_place
 
 FEW = 8  # checkpoints named in a message
 CHUNK = 2**20  # maximum bytes: with another sharding, a shard reads every chunk that it overlaps, whole
@@ -66,7 +65,7 @@ def make_manager(
     local = "://" not in str(workdir)  # a bucket cannot rename
     # if folders cannot be created in the background, threads wait for them and delay the exit by five minutes
     saving = ocp.AsyncOptions(post_finalization_callback=when_written, create_directories_asynchronously=False)
-    places.check(workdir, "--workdir")
+    check_place(workdir, "--workdir")
     checkpoints = checksums.checkpoints_of(workdir)
     checkpoints.make()  # refuses a link, which Orbax would follow
     options = ocp.CheckpointManagerOptions(
@@ -122,13 +121,13 @@ def restore(manager: ocp.CheckpointManager, step: int, abstract: TrainState, sha
 
     Raises UserError if the step's arrays are not exactly those of `abstract`, or cannot be read.
     """
-    checkpoints = epath.Path(manager.directory)
+    workdir = epath.Path(manager.directory).parent
     advice = (
         "They were saved by another version of the model. Use another --workdir; "
-        f"--config.init.ckpt={checkpoints.parent} --config.init.partial=True warm-starts from the weights that match."
+        f"--config.init.ckpt={workdir} --config.init.partial=True warm-starts from the weights that match."
     )
-    with _naming_damage(checkpoints, step):
-        return arrays.read(checkpoints / str(step) / "state", abstract, shardings, advice=advice)
+    with _naming_damage(workdir, step):
+        return arrays.read(workdir / "checkpoints" / str(step) / "state", abstract, shardings, advice=advice)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,21 +142,17 @@ class Saved:
 
     def restore_weights(self, abstract: Tree, shardings: Tree, advice: str = CURE) -> Tree:
         """Some branches of the state ({"ema": ..., "buffers": ...}), which must match exactly; others are not read."""
-        with _naming_damage(self.checkpoints, self.step):
+        with _naming_damage(self.workdir, self.step):
             return arrays.read(self.state, abstract, shardings, branches=abstract, advice=advice)
 
     def restore_fitting(self, abstract: Tree, shardings: Tree) -> tuple[Tree, arrays.Differences]:
         """The arrays of the branches that match, and the differences."""
-        with _naming_damage(self.checkpoints, self.step):
+        with _naming_damage(self.workdir, self.step):
             return arrays.read_fitting(self.state, abstract, shardings)
 
     @property
-    def checkpoints(self) -> epath.Path:
-        return self.workdir / "checkpoints"
-
-    @property
     def folder(self) -> Folder:
-        return checksums.checkpoints_of(self.workdir) / str(self.step)
+        return folder_of(self.workdir, self.step)
 
     @property
     def state(self) -> epath.Path:
@@ -175,7 +170,7 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     option: the option that the path was given with
     Raises UserError if there is none.
     """
-    places.check(path, option)
+    check_place(path, option)
     place = epath.Path(path)
     if not place.exists():
         raise UserError(f"{option}={path}: there is no such folder")
@@ -188,14 +183,13 @@ def find(path: epath.PathLike, step: int | None = None, option: str = "--ckpt") 
     if step is not None and step not in steps:
         raise UserError(f"--step={step}: {path} has no such checkpoint; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
-    checkpoints = workdir / "checkpoints"
-    with _naming_damage(checkpoints, step):
-        saved = checksums.checkpoints_of(workdir) / str(step)
+    with _naming_damage(workdir, step):
+        saved = folder_of(workdir, step)
         if leads() and (why := checksums.fault(saved)):
             raise ValueError(why)
         listed = len(json.loads(saved.read("state/_METADATA", JSON) or b"{}")["tree_metadata"])
     stored, codec, manifest = (item(workdir, step, name) for name in ("config", "codec", "manifest"))
-    inside = checkpoints / str(step)
+    inside = workdir / "checkpoints" / str(step)
     config, codec = config_lib.from_tree(stored, f"{inside / 'config'}"), Codec.from_json(codec, f"{inside / 'codec'}")
     for name, depth in config.model.items():  # before a model of that many blocks is created
         counts = depth if isinstance(depth, tuple) else (depth,)
@@ -216,11 +210,15 @@ def item(workdir: epath.Path, step: int, name: str) -> Any:
 
     Raises UserError if it cannot be read.
     """
-    with _naming_damage(workdir / "checkpoints", step):
-        content = (checksums.checkpoints_of(workdir) / str(step)).read(f"{name}/metadata", JSON)
+    with _naming_damage(workdir, step):
+        content = folder_of(workdir, step).read(f"{name}/metadata", JSON)
         if content is None:
             raise ValueError(f"{name} is missing")
         return json.loads(content)
+
+
+def folder_of(workdir: epath.Path, step: int) -> Folder:
+    return checksums.checkpoints_of(workdir) / str(step)
 
 
 def saved_steps(workdir: epath.Path) -> list[int]:
@@ -246,21 +244,21 @@ def hide_late_errors() -> None:
 
 
 @contextlib.contextmanager
-def _naming_damage(checkpoints: epath.Path, step: int) -> Iterator[None]:
+def _naming_damage(workdir: epath.Path, step: int) -> Iterator[None]:
     """Turns Orbax's errors over missing or torn files into a UserError that names the checkpoint and the others."""
     try:
         yield
     except (LookupError, ValueError, OSError, TypeError, AttributeError, RecursionError) as error:
         hide_late_errors()
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        steps = [str(other) for other in saved_steps(checkpoints.parent) if other != step]
+        steps = [str(other) for other in saved_steps(workdir) if other != step]
         others = ", ".join(["..."] * (len(steps) > FEW) + steps[-FEW:]) or "none"
         raise UserError(
-            f"{checkpoints / str(step)} cannot be read ({reason}).\n"
+            f"{workdir / 'checkpoints' / str(step)} cannot be read ({reason}).\n"
             f"Other checkpoints there: {others}. Sample from one with --step, or remove this folder to resume from the newest of them."
         ) from error
 
 
 def count(tree: Any) -> int:
     """The number of elements of all leaves."""
-    return int(sum(np.prod(leaf.shape, dtype=np.int64) for leaf in jax.tree.leaves(tree)))
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

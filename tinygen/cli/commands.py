@@ -17,7 +17,7 @@ from absl import flags
 from tinygen.cli import flags as options
 from tinygen.data import encoding
 from tinygen.errors import UserError
-from tinygen.workdir import places
+from tinygen.workdir.files import check_place
 
 
 class Recipe(NamedTuple):
@@ -139,7 +139,7 @@ def check_places(values: flags.FlagValues) -> None:
     for name in {"workdir", "ckpt", "out", "compare"} & {*values}:
         given = values[name].value or []
         for path in [given] if isinstance(given, str) else given:
-            places.check(path, f"--{name}")
+            check_place(path, f"--{name}")
 
 
 def _workdir(values: flags.FlagValues) -> str:

@@ -7,6 +7,7 @@ contain the parameters' paths.
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,13 +29,13 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
     shape = [sizes[axis] for axis in AXES]
     if shape.count(-1) > 1 or any(size < 1 and size != -1 for size in shape):
         raise UserError(f"config.mesh={dict(sizes)}: every axis must be positive; one may be -1, for the rest of the devices")
-    known = int(np.prod([size for size in shape if size != -1]))
+    known = math.prod(size for size in shape if size != -1)
     if -1 in shape:
         if len(devices) % known:
             raise UserError(f"config.mesh={dict(sizes)}: {known} does not divide the {len(devices)} devices")
         shape[shape.index(-1)] = len(devices) // known
-    if np.prod(shape) != len(devices):
-        raise UserError(f"config.mesh={dict(sizes)} needs {int(np.prod(shape))} devices, but there are {len(devices)}")
+    elif known != len(devices):
+        raise UserError(f"config.mesh={dict(sizes)} needs {known} devices, but there are {len(devices)}")
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
@@ -80,8 +81,7 @@ class Layout:
         )
 
     def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
-        """The partition spec of a leaf: the first matching rule, then `fsdp` on the largest free dimension that it divides (ties: the
-        first).
+        """The partition spec of a leaf: the first matching rule, then `fsdp` on the largest (first, if tied) free dimension it divides.
 
         `fsdp` shards an embedding table by vocabulary or not at all, since rows are looked up whole. Raises UserError for a rule that
         does not fit the leaf.
@@ -103,7 +103,7 @@ class Layout:
         free = [d for d, axis in enumerate(spec) if axis is None and shape[d] % fsdp == 0]
         if path.endswith("embedding"):
             free = [d for d in free if d == 0]
-        if fsdp > 1 and free and "fsdp" not in spec and np.prod(shape) >= self.min_size:
+        if fsdp > 1 and free and "fsdp" not in spec and math.prod(shape) >= self.min_size:
             spec[max(free, key=lambda d: shape[d])] = "fsdp"
         return PartitionSpec(*spec)
 

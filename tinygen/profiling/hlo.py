@@ -20,12 +20,10 @@ COLLECTIVES = (
     "ragged-all-to-all",
     "collective-broadcast",
 )
-BYTES = {"pred": 1, "f8": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16, "s64": 8, "u64": 8, "s16": 2, "u16": 2} | {
-    "s8": 1, "u8": 1, "s32": 4, "u32": 4, "s4": 1, "u4": 1
-}  # fmt: skip
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)(?P<rest>.*)")
-SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+COMMENT = re.compile(r"/\*.*?\*/")
+SHAPE = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,]*)\]")  # the bits of an element, which "pred" does not state, and the sizes: "bf16[8,4]"
 CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 COUNTED = re.compile(r" (?:dot|convolution|custom-call)\(|" + CALLED.pattern + "|branch_computations=|" + "|".join(COLLECTIVES))
@@ -52,13 +50,6 @@ class Program:
     collectives: Mapping[str, Traffic]
 
 
-class _Instruction(NamedTuple):
-    type: str
-    opcode: str
-    operands: list[str]
-    rest: str
-
-
 def read(text: str) -> Program:
     """Analyses `compiled.as_text()`. A conditional counts as its most expensive branch, a loop of unknown length as one iteration."""
     computations, entry = _computations(text)
@@ -67,21 +58,23 @@ def read(text: str) -> Program:
     def counted(name: str) -> collections.Counter[str]:
         total: collections.Counter[str] = collections.Counter()
         instructions = computations[name]
-        for each in map(_instruction, filter(COUNTED.search, instructions.values())):
+        for line in filter(COUNTED.search, instructions.values()):
+            each = INSTRUCTION.match(COMMENT.sub("", line))
             if each is None:
                 continue
-            kind = each.opcode.removesuffix("-done")
+            kind = each["opcode"].removesuffix("-done")
             if kind in COLLECTIVES:
-                total += collections.Counter({kind: 1, f"{kind} bytes": _bytes(each.type)})
+                size = sum(element * math.prod(shape) for element, shape in _shapes(each["type"]))
+                total += collections.Counter({kind: 1, f"{kind} bytes": size})
                 continue
             total["flops"] += _flops(each, instructions)
-            branches = BRANCHES.search(each.rest)
+            branches = BRANCHES.search(each["rest"])
             if branches:
                 total += max(
                     (counted(branch.strip(" %")) for branch in branches[1].split(",")), key=lambda branch: (branch["flops"], branch.total())
                 )
-            turns = int(known[1]) if each.opcode == "while" and (known := TURNS.search(each.rest)) else 1
-            for called in CALLED.findall(each.rest):
+            turns = int(known[1]) if each["opcode"] == "while" and (known := TURNS.search(each["rest"])) else 1
+            for called in CALLED.findall(each["rest"]):
                 total += collections.Counter({what: turns * count for what, count in counted(called).items()})
         return total
 
@@ -103,15 +96,10 @@ def _computations(text: str) -> tuple[dict[str, dict[str, str]], str]:
     return found, entry
 
 
-def _instruction(line: str) -> _Instruction | None:
-    """Parses an instruction, on demand since most of a program is element-wise. None if the line is not an instruction."""
-    match = INSTRUCTION.match(re.sub(r"/\*.*?\*/", "", line))
-    return match and _Instruction(match["type"], match["opcode"], re.findall(r"%([\w.-]+)", match["operands"]), match["rest"])
-
-
-def _shapes(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for element, sizes in SHAPE.findall(type_):
-        yield element, tuple(int(size) for size in sizes.split(",") if size)
+def _shapes(type_: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(bytes per element, shape) of each array of a type."""
+    for bits, sizes in SHAPE.findall(type_):
+        yield max(1, int(bits or 8) // 8), tuple(int(size) for size in sizes.split(",") if size)
 
 
 def _shape(line: str) -> tuple[int, ...]:
@@ -119,21 +107,19 @@ def _shape(line: str) -> tuple[int, ...]:
     return next(_shapes(NAME.sub("", line, count=1)))[1]
 
 
-def _bytes(type_: str) -> int:
-    return sum(BYTES.get(element, BYTES.get(element[:2], 4)) * math.prod(shape) for element, shape in _shapes(type_))
-
-
-def _flops(each: _Instruction, beside: Mapping[str, str]) -> int:
+def _flops(each: re.Match[str], beside: Mapping[str, str]) -> int:
     """FLOPs of one product: twice the elements of its result times the length of the contraction."""
-    gemm = each.opcode == "custom-call" and "gemm" in each.rest and "dot_dimension_numbers" in each.rest  # cuBLAS
-    if each.opcode not in ("dot", "convolution") and not gemm:
+    opcode, rest = each["opcode"], each["rest"]
+    gemm = opcode == "custom-call" and "gemm" in rest and "dot_dimension_numbers" in rest  # cuBLAS
+    if opcode not in ("dot", "convolution") and not gemm:
         return 0
-    result = math.prod(next(_shapes(each.type))[1])
-    if each.opcode == "convolution":
-        kernel = _shape(beside[each.operands[1]])
-        labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
+    result = math.prod(next(_shapes(each["type"]))[1])
+    operands = re.findall(r"%([\w.-]+)", each["operands"])
+    if opcode == "convolution":
+        kernel = _shape(beside[operands[1]])
+        labels = re.search(r"dim_labels=\w+_(\w+)->", rest)
         assert labels
         return 2 * result * math.prod(kernel) // kernel[labels[1].index("o")]
-    contracted = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)', each.rest)
-    left = _shape(beside[each.operands[0]])
+    contracted = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)', rest)
+    left = _shape(beside[operands[0]])
     return 2 * result * math.prod(left[int(axis)] for axis in re.findall(r"\d+", contracted[1] if contracted else ""))

@@ -17,7 +17,8 @@ from etils import epath
 from tinygen.config import flatten
 from tinygen.errors import UserError
 from tinygen.media import element_of
-from tinygen.workdir.files import MIB, Entry, File, Folder, folder, json_object
+from tinygen.workdir.disk import Entry
+from tinygen.workdir.files import MIB, File, Folder, folder, json_object
 
 MARKS = ("config.json", "metrics.jsonl", "manifest.json", "events.jsonl", "eval.jsonl", "samples", "checkpoints")
 SHOWN = re.compile(r"([0-9]{1,10})(?:-(.+))?\.[a-z0-9]+")

@@ -24,8 +24,12 @@ def alone(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[bo
     Yields False if the file system does not support locks: then several processes may be inside.
     Raises OSError if the file cannot be created.
     """
+    file = FileLock(lock, fallback_to_soft=False)
     try:
-        owned = _locked(FileLock(lock, fallback_to_soft=False), waiting)
+        owned = file.acquire(blocking=False)
+    except Timeout:
+        waiting()
+        owned = file.acquire()
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
@@ -58,32 +62,18 @@ def prune(folder: Path, limit: int) -> tuple[int, int]:
     for _, size, path in sorted(found):
         if excess <= 0:
             break
-        if size and _deleted(path):
-            excess -= size
-            deleted.append(size)
+        if not size:
+            continue
+        with contextlib.suppress(OSError), path.open("r+b") as file:  # network file systems lock only writable files exclusively
+            if _free(file):
+                path.unlink()
+                excess -= size
+                deleted.append(size)
     return len(deleted), sum(deleted)
 
 
-def _locked(lock: FileLock, waiting: Callable[[], None]) -> contextlib.AbstractContextManager:
-    try:
-        return lock.acquire(blocking=False)
-    except Timeout:
-        waiting()
-        return lock.acquire()
-
-
-def _deleted(path: Path) -> bool:
-    """Deletes a file unless a process holds it. Without locks any file may be deleted: an open one stays readable."""
-    try:
-        with path.open("r+b") as file:  # on network file systems an exclusive lock needs a writable file
-            if free := _free(file):
-                path.unlink()
-            return free
-    except OSError:
-        return False
-
-
 def _free(file: IO[bytes]) -> bool:
+    """Whether no process holds a file. Without locks, any file may be deleted: an open one stays readable."""
     try:
         return lock_descriptor(file.fileno(), blocking=False)
     except OSError:

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 from tinygen.system.terminal import say
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# With the separator: in a clone called tinygen, .venv and its packages are below a folder of that name too.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LONGEST = 300  # characters of an error that a message repeats
 
 FILES = "Too many open files"
@@ -66,7 +67,7 @@ def environment_message(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno is not None:
         return f"{_subject(error)}: {error.strerror or _line(error)}"
     text, module = _line(error), type(error).__module__
-    if isinstance(error, ImportError) and _foreign(error):
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] != "tinygen":
         return f"a package cannot be imported ({text}). Is its installation complete, and is there enough memory (ulimit -v)?"
     if isinstance(error, RecursionError) and _nested(error):
         return f"the input is nested too deeply ({text})"
@@ -102,14 +103,10 @@ def _line(error: BaseException, pattern: str = "") -> str:
     return (found or ([lines[0]] if "Traceback" not in lines[0] else lines[-1:]))[-1][:LONGEST]
 
 
-def _foreign(error: ImportError) -> bool:
-    return (error.name or "").partition(".")[0] != "tinygen"
-
-
 def _nested(error: RecursionError) -> bool:
     """Whether the recursion is in a parser or a library rather than in tinygen. A parser written in C leaves a short stack."""
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = sum(name.startswith(PACKAGE + os.sep) for name in frames)
+    ours = sum(name.startswith(PACKAGE) for name in frames)
     return len(frames) < 200 or ours < len(frames) / 10
 
 

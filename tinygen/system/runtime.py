@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from tinygen.errors import printable
-
-# With the separator: in a clone called tinygen, .venv and its packages are below a folder of that name too.
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+from tinygen.system.faults import PACKAGE
 
 
 class StopSignal:
@@ -24,26 +22,22 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self.number: int | None = None
+        self.number = 0  # of the signal; 0: none
         self.received = False  # by this process
         self.early = False  # whether the run stopped before it was finished
         self.idle = False  # whether there is nothing to save
 
     def __bool__(self) -> bool:
-        return self.number is not None
+        return self.number > 0
 
     @property
     def name(self) -> str:
-        return signal.Signals(self.number).name if self.number is not None else ""
+        return signal.Signals(self.number).name
 
     @property
     def status(self) -> int:
         """The exit status after this signal, so that a scheduler does not take the run for finished."""
-        return 128 + self.number if self.number is not None else 0
-
-    def __int__(self) -> int:
-        """The signal's number, or 0: what processes exchange."""
-        return self.number or 0
+        return 128 + self.number
 
     def _handle(self, number: int, frame: object) -> None:
         self.leave_if_idle(number)

@@ -106,7 +106,7 @@ def next_batch(loop: Loop, batches: Iterator[Any], state: TrainState, taken: Tak
 def asked_to_leave(loop: Loop, signalled: Callable[[int], int]) -> bool:
     """Whether any process has received a signal: all leave after the same call."""
     with loop.log.record.watchdog.waiting_for("the other processes"):
-        number = signalled(int(loop.stop))
+        number = signalled(loop.stop.number)
     if number > 0:
         loop.stop.number = number
     return number > 0
@@ -171,7 +171,7 @@ def perform(loop: Loop, work: Periodic, state: TrainState, step: int) -> tuple[O
 
 def save(loop: Loop, state: TrainState, step: int, pending: Sequence[str] = ()) -> None:
     saves, record = loop.run.saves, loop.log.record
-    if error := record.write_waiting():  # a checkpoint beyond unwritten lines would lose them for good
+    if error := record.journal.write():  # a checkpoint beyond unwritten lines would lose them for good
         saves.give_up(step, error)
         return
     saves.save(step, state, streak=loop.log.guard.streak, pending=pending, ready=record.later.up_to_here())

@@ -38,7 +38,7 @@ from tinygen.training.held_out import held_out_size
 from tinygen.training.periodic import PREVIEW, programs
 from tinygen.training.program import batch_shapes, make_program
 from tinygen.training.setup import codec_so_far
-from tinygen.workdir import places
+from tinygen.workdir.files import check_place
 from tinygen.workdir.writers import check_writers
 
 FOREIGN = ("jax", "flax", "contextlib", "functools", "numpy")  # packages whose frames do not locate the error
@@ -51,7 +51,7 @@ def opened(config: Config, workdir: epath.Path) -> tuple[DataSource, build.Parts
     workdir holds this run once it is locked.
     """
     check_writers(config.train.writers)
-    places.check(workdir, "--workdir")
+    check_place(workdir, "--workdir")
     warm = config.init.ckpt and not store.saved_steps(workdir)
     earlier = store.find(config.init.ckpt, option="config.init.ckpt") if warm else None
     if earlier is not None:

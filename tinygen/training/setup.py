@@ -29,7 +29,7 @@ from tinygen.train_step import TrainState
 from tinygen.training import program
 from tinygen.training.batches import bounded
 from tinygen.training.program import Program
-from tinygen.workdir import data_contents, files, manifest
+from tinygen.workdir import files, manifest
 from tinygen.workdir.logger import RunLogger
 
 
@@ -137,7 +137,7 @@ def check_same_data(workdir: epath.Path, config: Config, source: DataSource) -> 
         return
     stored = config_lib.from_tree(store.newest_item(workdir, "config"), f"the configuration in {workdir}")
     keys = [f"{key}: {a} -> {b}" for key, (a, b) in config_lib.difference(stored, config).items() if key.startswith("data.")]
-    why = data_contents.difference(files.folder(workdir), before, source, keys)
+    why = manifest.data_difference(files.folder(workdir), before, source, keys)
     raise UserError(f"{workdir}: the data have changed since this run began ({why}).\nRestore them, or give another --workdir.")
 
 
@@ -145,7 +145,7 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
     """Writes an overview of the data: data.png or data.txt, training examples spread over the split; data.json, their files, captions
     and labels; prompts.txt, the captions of every preview; and the list of what the data consist of.
     """
-    data_contents.keep(workdir, source)
+    manifest.keep_contents(workdir, source)
     if not processes.leads():
         return
     codec, examples, held_out = source.codec, source.splits["train"], source.splits["validation"]

@@ -6,18 +6,14 @@ from typing import IO
 
 from etils import epath
 
-from tinygen.workdir.disk import Entry, Folder
-from tinygen.workdir.reading import LINES, up_to
+from tinygen.workdir.disk import Entry, Folder, encoded
+from tinygen.workdir.reading import LINES
 
 
 class Bucket(Folder):
     """A folder in an object store, through epath."""
 
     append_interval = 120.0  # each append rewrites the whole file
-
-    def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
-        del held  # a store's folders are not moved
-        super().__init__(root, *inside)
 
     def type_of(self, name: str = "") -> str | None:
         path = self.path(name)
@@ -32,13 +28,6 @@ class Bucket(Folder):
         with self.path(name).open("rb") as file:
             yield file
 
-    def read(self, name: str, most: int) -> bytes | None:
-        try:
-            with self.open(name) as file:
-                return up_to(file, most, self.path(name))
-        except FileNotFoundError:
-            return None
-
     def lines(self, name: str, last: int | None = None) -> Iterator[bytes | None]:
         content = self.read(name, LINES) or b""
         if last is not None and len(content) > last:
@@ -46,13 +35,10 @@ class Bucket(Folder):
         yield from content.splitlines(keepends=True)
 
     def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
-        if isinstance(content, str):
-            content = content.encode("utf-8", "backslashreplace")
-        self.path(name).write_bytes(content if isinstance(content, bytes) else b"".join(content))
+        self.path(name).write_bytes(encoded(content) if isinstance(content, str | bytes) else b"".join(content))
 
     def append(self, name: str, content: str | bytes) -> None:
-        content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-        self.write(name, (self.read(name, LINES) or b"") + content)
+        self.write(name, (self.read(name, LINES) or b"") + encoded(content))
 
     def make(self, name: str = "") -> None:
         self.path(name).mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 from etils import epath
 
-from tinygen.workdir.reading import LINES, Refused, lines_of, too_large, up_to
+from tinygen.workdir.reading import LINES, MIB, Refused, lines_of, too_large
 
 SEARCH = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe does not block
@@ -57,12 +57,12 @@ class Folder:
     def __init__(self, root: epath.PathLike, *inside: str, held: bool = False):
         self.root = epath.Path(root)
         self.inside = inside
-        self.identity = _identity(os.stat(self.root)) if held else None
+        self.held = os.stat(self.root) if held else None
 
     def __truediv__(self, name: str) -> "Folder":
         """A subfolder."""
         folder = type(self)(self.root, *self.inside, *parts_of(name))
-        folder.identity = self.identity
+        folder.held = self.held
         return folder
 
     def __str__(self) -> str:
@@ -74,18 +74,11 @@ class Folder:
 
     def type_of(self, name: str = "") -> str | None:
         """The type as in `Entry`; None if it does not exist."""
-        *above, last = [*self.inside, *parts_of(name)] or ["."]
         try:
-            with self._opened(above) as folder:
+            with self._above(name) as (folder, last):
                 return _type(os.stat(last, dir_fd=folder, follow_symlinks=last == ".").st_mode)
         except FileNotFoundError:
             return None
-
-    def is_file(self, name: str) -> bool:
-        return self.type_of(name) == "file"
-
-    def is_folder(self, name: str = "") -> bool:
-        return self.type_of(name) == "folder"
 
     def entries(self, name: str = "") -> list[Entry]:
         """The entries of a folder, sorted by name; empty if it does not exist."""
@@ -110,18 +103,17 @@ class Folder:
 
     def read(self, name: str, most: int) -> bytes | None:
         """The content of a file of at most `most` bytes; None if it does not exist."""
+        pieces, left = [], most + 1
         try:
             with self.open(name) as file:
-                if os.fstat(file.fileno()).st_size > most:
-                    raise Refused(self.path(name), too_large(most))
-                return up_to(file, most, self.path(name))
+                while left and (piece := file.read(min(left, MIB))):
+                    pieces.append(piece)
+                    left -= len(piece)
         except FileNotFoundError:
             return None
-
-    def beginning(self, name: str, most: int) -> bytes:
-        """At most the first `most` bytes of a file."""
-        with self.open(name) as file:
-            return file.read(most)
+        if not left:
+            raise Refused(self.path(name), too_large(most))
+        return b"".join(pieces)
 
     def lines(self, name: str, last: int | None = None) -> Iterator[bytes | None]:
         """Iterates over the lines of a file, including line ends; None for a line of more than LINE bytes. Empty if there is no file.
@@ -143,12 +135,10 @@ class Folder:
 
     def write(self, name: str, content: str | bytes | Iterable[bytes]) -> None:
         """Writes a file atomically: if the process is killed or the disk is full, the old file remains."""
-        pieces = [content.encode("utf-8", "backslashreplace")] if isinstance(content, str) else content
-        pieces = [pieces] if isinstance(pieces, bytes) else pieces
-        *above, last = [*self.inside, *parts_of(name)]
+        pieces = [encoded(content)] if isinstance(content, str | bytes) else content
         if (found := self.type_of(name)) not in (None, "file", "link"):
             raise Refused(self.path(name), f"a {found}, not a file: not replaced")
-        with self._opened(above) as folder:
+        with self._above(name) as (folder, last):
             fresh = f".{last}.{secrets.token_hex(8)}.new"
             number = self._open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | ALONE, folder, self.path(name))
             try:
@@ -164,14 +154,12 @@ class Folder:
 
     def append(self, name: str, content: str | bytes) -> None:
         """Appends complete lines, or bytes, to a file: all or nothing. Starts a new line after one torn by a killed process."""
-        lines = isinstance(content, str)
-        content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
         with self.update(name) as file:
-            end = file.seek(0, os.SEEK_END)
-            if lines and end:
+            end, torn = file.seek(0, os.SEEK_END), False
+            if isinstance(content, str) and end:
                 file.seek(-1, os.SEEK_END)
-                content = content if file.read(1) == b"\n" else b"\n" + content
-            left = memoryview(content)
+                torn = file.read(1) != b"\n"
+            left = memoryview(b"\n" * torn + encoded(content))
             try:
                 while left:
                     left = left[file.write(left) :]
@@ -190,8 +178,7 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Deletes a file, a link (not its target), or a folder with its contents. Does nothing if it does not exist."""
-        *above, last = [*self.inside, *parts_of(name)]
-        with contextlib.suppress(FileNotFoundError), self._opened(above) as folder:
+        with contextlib.suppress(FileNotFoundError), self._above(name) as (folder, last):
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(last, dir_fd=folder)
             else:
@@ -199,10 +186,9 @@ class Folder:
 
     def move(self, name: str, to: str) -> None:
         """Renames a file or folder within this one. The new name must be free."""
-        (*above, last), (*beyond, target) = parts_of(name), parts_of(to)
         if self.type_of(to) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path(to)))
-        with self._opened([*self.inside, *above]) as old, self._opened([*self.inside, *beyond]) as new:
+        with self._above(name) as (old, last), self._above(to) as (new, target):
             os.rename(last, target, src_dir_fd=old, dst_dir_fd=new)
 
     def sweep(self, name: str = "") -> None:
@@ -234,21 +220,27 @@ class Folder:
         finally:
             os.close(number)
 
+    @contextlib.contextmanager
+    def _above(self, name: str) -> Iterator[tuple[int, str]]:
+        """(file descriptor of the folder that contains `name`, its last component)."""
+        *above, last = [*self.inside, *parts_of(name)] or ["."]
+        with self._opened(above) as folder:
+            yield folder, last
+
     def _root(self) -> int:
         try:
             number = os.open(self.root, SEARCH)
         except (FileNotFoundError, NotADirectoryError):
-            if self.identity is None:
+            if self.held is None:
                 raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(self.root)) from None
             raise Refused(self.root, "the folder was moved or deleted while it was in use") from None
-        if self.identity is not None and _identity(os.fstat(number)) != self.identity:
+        if self.held is not None and not os.path.samestat(os.fstat(number), self.held):
             os.close(number)
             raise Refused(self.root, "the folder was moved or deleted while it was in use, and replaced by another one")
         return number
 
     def _descriptor(self, name: str, flags: int) -> int:
-        *above, last = [*self.inside, *parts_of(name)]
-        with self._opened(above) as folder:
+        with self._above(name) as (folder, last):
             return self._open(last, flags | ALONE, folder, self.path(name))
 
     def _open(self, name: str, flags: int, folder: int, path: epath.Path) -> int:
@@ -260,6 +252,11 @@ class Folder:
             os.close(number)
             raise Refused(path, f"a {_type(mode)}, not a file: not opened")
         return number
+
+
+def encoded(content: str | bytes) -> bytes:
+    """Text as UTF-8, with lone surrogates escaped."""
+    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -282,7 +279,3 @@ def _reason(error: OSError, name: str, folder: int, path: epath.Path, wanted: st
             found = {"link": "symbolic link"}.get(found, found)
             return Refused(path, f"a {found}, not {wanted}: not opened")
     return type(error)(error.errno, error.strerror, str(path))
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino

@@ -23,13 +23,14 @@ from filelock import lock_descriptor
 
 from tinygen.errors import UserError
 from tinygen.system.cache import UNSUPPORTED
-from tinygen.workdir.files import Refused, folder
+from tinygen.workdir.files import folder
+from tinygen.workdir.reading import Refused
 
 FILE = ".lock"
 SIZE = 4096  # bytes; a longer file is not an owner file
 BEAT = 60.0  # seconds between heartbeats of an owner without a lock
 SILENCE = 300.0  # seconds without a heartbeat after which an owner on another machine counts as dead
-SLACK = 2.0  # seconds; the kernel reports a process's start in whole seconds
+SLACK = 2.0  # seconds; `since` is in whole seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,34 +60,43 @@ def own(workdir: epath.Path) -> Iterator[None]:
     stores (gs://) have neither.
     """
     with contextlib.ExitStack() as stack:
-        file = None
         try:
             workdir.mkdir(parents=True, exist_ok=True)
-            if "://" not in str(workdir):  # not emptied, since it may belong to another process
-                file = stack.enter_context(folder(workdir).update(FILE))
-        except Refused:
+            if "://" not in str(workdir):
+                file = stack.enter_context(folder(workdir).update(FILE))  # not emptied, since it may belong to another process
+                stack.enter_context(_held(workdir, file))
+        except (Refused, UserError):
             raise
         except Exception as error:  # stores raise their own types: no bucket, no permission, no network
-            raise _unwritable(workdir, error) from error
-        if file is not None:
-            stack.enter_context(_held(workdir, file))
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+            raise UserError(f"--workdir={workdir} cannot be written: {reason}. Choose a writable folder.") from error
         yield
 
 
 @contextlib.contextmanager
 def _held(workdir: epath.Path, file: IO[bytes]) -> Iterator[None]:
-    locked = _locked(workdir, file)
+    """Locks the file, and names this process in it for the duration of the block."""
+    supported = True
+    try:
+        free = lock_descriptor(file.fileno(), blocking=False)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        supported = free = False
     before = read(file)
-    if not locked and before is not None and (cure := _in_use(workdir, before, file)) is not None:
-        raise _refusal(workdir, before, cure)
+    if not supported:
+        free = before is None or not _alive(before, file)
+    if not free:
+        who = f": {before}" if before else ""
+        cure = "" if supported else f".\nThis file system does not support locks. If that run has ended, delete {workdir / FILE}."
+        raise UserError(f"--workdir={workdir}: another process is training there{who}{cure}")
     if before is not None:
         logging.info("The last run here (%s) did not exit normally: it was killed, or its machine stopped", before)
+    since = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+    owner = Owner(pid=os.getpid(), host=socket.gethostname(), since=since, command=shlex.join(sys.argv)[:1000])
+    _write(file, json.dumps(dataclasses.asdict(owner)).encode())
     try:
-        _write(file, json.dumps(dataclasses.asdict(_this_process())).encode())
-    except OSError as error:  # a full disk
-        raise _unwritable(workdir, error) from error
-    try:
-        with contextlib.nullcontext() if locked else _beating(file):
+        with contextlib.nullcontext() if supported else _beating(file):
             yield
     finally:
         with contextlib.suppress(OSError):  # the disk can no longer be written
@@ -107,28 +117,10 @@ def read(file: IO[bytes]) -> Owner | None:
         return None
 
 
-def _locked(workdir: epath.Path, file: IO[bytes]) -> bool:
-    """Takes the lock. False if the file system does not support locks. Raises UserError if another process holds it."""
-    try:
-        if lock_descriptor(file.fileno(), blocking=False):
-            return True
-    except OSError as error:
-        if error.errno in UNSUPPORTED:
-            return False
-        raise _unwritable(workdir, error) from error
-    raise _refusal(workdir, read(file))
-
-
-def _in_use(workdir: epath.Path, owner: Owner, file: IO[bytes]) -> str | None:
-    """For file systems without locks: None if the owner is dead, else what to do if it is wrongly taken for alive."""
-    cure = f"This file system does not support locks. If that run has ended, delete {workdir / FILE}."
-    if owner.host == socket.gethostname():
-        return cure if _alive(owner) else None
-    return cure if time.time() - os.fstat(file.fileno()).st_mtime < SILENCE else None
-
-
-def _alive(owner: Owner) -> bool:
-    """Whether a process with the owner's PID runs here and did not start later than the owner."""
+def _alive(owner: Owner, file: IO[bytes]) -> bool:
+    """Whether the owner still runs: here, under its PID and started no later than it took the lock; elsewhere, by its heartbeat."""
+    if owner.host != socket.gethostname():
+        return time.time() - os.fstat(file.fileno()).st_mtime < SILENCE
     try:
         os.kill(owner.pid, 0)
     except ProcessLookupError:
@@ -142,16 +134,10 @@ def _alive(owner: Owner) -> bool:
 def _began(pid: int) -> float | None:
     """The start of a process in seconds since 1970; None on systems other than Linux."""
     try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-        booted = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-    except (OSError, ValueError, IndexError, StopIteration):
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # since the machine was booted
+    except (OSError, ValueError, IndexError):
         return None
-    return booted + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _this_process() -> Owner:
-    since = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-    return Owner(pid=os.getpid(), host=socket.gethostname(), since=since, command=shlex.join(sys.argv)[:1000])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -177,13 +163,3 @@ def _write(file: IO[bytes], text: bytes) -> None:
     file.seek(0)
     file.truncate()
     file.write(text)
-
-
-def _refusal(workdir: epath.Path, owner: Owner | None, cure: str = "") -> UserError:
-    who = f": {owner}" if owner else ""
-    return UserError(f"--workdir={workdir}: another process is training there{who}" + (f".\n{cure}" if cure else ""))
-
-
-def _unwritable(workdir: epath.Path, error: Exception) -> UserError:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
-    return UserError(f"--workdir={workdir} cannot be written: {reason}. Choose a writable folder.")

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import resource
 import sys
 import time
@@ -17,13 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tinygen.distributed.processes import leads
 from tinygen.media.preview import View
-from tinygen.workdir.event_file import EventFile
-from tinygen.workdir.files import Folder, folder
+from tinygen.workdir.files import folder
 from tinygen.workdir.log_line import HELD_OUT, log_line
 from tinygen.workdir.manifest import note
 from tinygen.workdir.metrics_file import MetricsFile
 from tinygen.workdir.watchdog import Watchdog
-from tinygen.workdir.writers import Steady, extra_writers
+from tinygen.workdir.writers import make_writers
 
 QUEUE = 32  # maximum pending lines and previews, so that a slow disk or service cannot exhaust memory
 TIMINGS = ("steps_per_s", "data_wait", "memory_gib")  # differ between otherwise equal runs
@@ -47,14 +47,9 @@ class Background:
             self.calls.popleft()
         self.calls.append(self.thread.submit(function, *arguments))
 
-    def up_to_here(self) -> Callable[[], None]:
+    def up_to_here(self) -> Callable[[], object]:
         """A function that waits for all calls submitted so far."""
-        asked = list(self.calls)
-
-        def waiting() -> None:
-            wait(asked)
-
-        return waiting
+        return functools.partial(wait, list(self.calls))
 
     def __enter__(self) -> "Background":
         return self
@@ -93,7 +88,7 @@ class RunLogger:
         bar: bool = True,
     ):
         self.workdir = folder(workdir, held=True)
-        self.journal = MetricsFile(self.workdir, start, attempt) if leads() else None
+        self.journal = MetricsFile(self.workdir, start, attempt)
         self.batch_size = batch_size
         self.noun = noun
         self.console = Console(stderr=True, quiet=not leads())
@@ -124,17 +119,7 @@ class RunLogger:
         finally:
             for writer in self.writers:
                 writer.close()
-        if self.journal is not None:
-            self._warn("metrics.jsonl", self.journal.write())
-
-    def write_waiting(self) -> OSError | None:
-        """Retries pending lines of metrics.jsonl. Returns the error if they remain pending."""
-        return self.journal.write() if self.journal is not None else None
-
-    @property
-    def unwritten(self) -> int:
-        """The number of pending lines of metrics.jsonl."""
-        return len(self.journal.waiting) if self.journal is not None else 0
+        self._warn("metrics.jsonl", self.journal.write())
 
     def lines(self, lines: Mapping[int, Mapping[str, Any]], reached: int) -> None:
         """Writes lines {step: values}, with the TIMINGS since the last call, to metrics.jsonl, TensorBoard and the log.
@@ -151,11 +136,11 @@ class RunLogger:
             self.restart_clock(reached)
         for step, values in lines.items():
             if "event" in values:
-                self._add({"step": step, **values})
+                self._warn("metrics.jsonl", self.journal.add({"step": step, **values}))
                 facts = ", ".join(f"{name} {value}" for name, value in values.items() if name != "event")
                 logging.warning("step %d: %s (%s)", step, values["event"], facts)
                 continue
-            self._add({"step": step, **values, **timings})
+            self._warn("metrics.jsonl", self.journal.add({"step": step, **values, **timings}))
             self._write_scalars(step, {**values, **timings})
             speed = f"{rate:.3g} steps/s, {rate * self.batch_size:,.0f} {self.noun}s/s" if timings else ""
             if not self.console.is_terminal or any(name.startswith(HELD_OUT) for name in values):  # the bar shows the rest
@@ -164,15 +149,13 @@ class RunLogger:
 
     def complete(self, step: int, values: Mapping[str, float]) -> None:
         """Adds values to the last line, that of `step`, which an interrupted run did not measure."""
-        if self.journal is not None:
-            self.journal.complete(step, values)
+        self.journal.complete(step, values)
         self._write_scalars(step, values)
 
     def roll_back(self, step: int, to: int, attempt: int) -> None:
         """Rolls metrics.jsonl and the bar back from a step to an earlier one. attempt: the failed attempt, counted from 0"""
         event = {"step": step, "event": "rollback", "to": to} | ({"attempt": attempt} if attempt else {})
-        if self.journal is not None:
-            self._warn("metrics.jsonl", self.journal.roll_back(to, event))
+        self._warn("metrics.jsonl", self.journal.roll_back(to, event))
         logging.warning("step %d: rolled back to step %d; continuing with another data order and other noise", step, to)
         self.begun = None
         self.restart_clock(to)
@@ -192,7 +175,12 @@ class RunLogger:
         for name, (medium, items, columns) in shown.items():
             stem = f"{step:06d}" if name == "samples" else f"{step:06d}-{name}"
             overview = medium.overview(items, columns)
-            self._keep(f"{stem}.{medium.sheet_suffix}", medium.encode(overview))
+            content = medium.encode(overview)
+            try:
+                self.workdir.make("samples")
+                self.workdir.write(f"samples/{stem}.{medium.sheet_suffix}", content)
+            except OSError as error:
+                self._warn("samples/", error)
             if glimpse := medium.glimpse(items):
                 logging.info("step %s: %s: %s", f"{step:,}", name, glimpse)
             for writer in self.writers:
@@ -201,18 +189,6 @@ class RunLogger:
     def _write_scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
             self.later(writer.write_scalars, step, dict(values))
-
-    def _keep(self, name: str, content: str | bytes) -> None:
-        """Writes a file of `samples/`."""
-        try:
-            self.workdir.make("samples")
-            self.workdir.write(f"samples/{name}", content)
-        except OSError as error:
-            self._warn("samples/", error)
-
-    def _add(self, line: Mapping[str, Any]) -> None:
-        if self.journal is not None:
-            self._warn("metrics.jsonl", self.journal.add(line))
 
     def _stalled(self, message: str) -> None:
         logging.warning("%s", message)
@@ -264,14 +240,3 @@ def memory_gib() -> float:
     peaks = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
     return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 2**30
-
-
-def make_writers(
-    workdir: Folder, extra: str, settings: Mapping[str, Any], tell: Callable[[str, Exception | None], None] = lambda name, error: None
-) -> list[Steady]:
-    """TensorBoard and the `extra` writers; none unless this is the coordinator process. tell: see `writers.Steady`"""
-    if not leads():
-        return []
-    services = extra_writers(extra, workdir, settings)
-    board = Steady("TensorBoard", EventFile(workdir), tell, pause=0.0)  # no pause: it keeps events that it could not write
-    return [board, *(Steady(name, writer, tell) for name, writer in services.items())]

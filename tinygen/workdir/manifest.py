@@ -1,10 +1,11 @@
-"""Files of a workdir that describe the run: config.json, manifest.json, codec/, events.jsonl."""
+"""Files of a workdir that describe the run: manifest.json, codec/, events.jsonl, data_files.json."""
 
+import contextlib
 import json
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -12,10 +13,13 @@ import jax
 from absl import logging
 from etils import epath
 
+from tinygen.data import contents
 from tinygen.data.codec import Codec
+from tinygen.data.contents import Contents
+from tinygen.data.source import DataSource
 from tinygen.distributed.processes import leads
 from tinygen.errors import UserError, in_line
-from tinygen.workdir.files import Folder, read_json
+from tinygen.workdir.files import Folder, sound_json
 
 PACKAGES = ("tinygen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
@@ -36,12 +40,10 @@ def note(workdir: Folder, step: int, event: str, **facts: Any) -> bool:
 def make_manifest(fingerprint: str, parameters: int, flops_per_step: int) -> dict[str, Any]:
     """The environment of the run: versions, revision, devices, data, size."""
     devices = jax.devices()
-    versions = {}
+    versions = dict.fromkeys(PACKAGES, "unknown")
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # tinygen, run from a source tree
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # not installed, run from a source tree
-            versions[package] = "unknown"
     return {
         "versions": {"python": platform.python_version(), **versions},
         "revision": _revision(),
@@ -61,10 +63,10 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
     """
     if not leads():
         return
-    if not start or not isinstance(_sound(workdir, "manifest.json"), dict):
+    if not start or not isinstance(sound_json(workdir, "manifest.json"), dict):
         workdir.write("manifest.json", json.dumps(manifest, indent=2) + "\n")
     name = "codec/codec.json"
-    if start and (stored := _sound(workdir, name)) is not None:
+    if start and (stored := sound_json(workdir, name)) is not None:
         try:
             if Codec.from_json(stored, name).to_json() == codec.to_json():
                 return
@@ -75,12 +77,30 @@ def describe_run(workdir: Folder, codec: Codec, manifest: dict[str, Any], start:
     workdir.write(name, json.dumps(codec.to_json(), indent=2) + "\n")
 
 
-def _sound(workdir: Folder, name: str) -> Any:
-    """The content of a JSON file; None if it is missing or unreadable."""
-    try:
-        return read_json(workdir, name)
-    except (UserError, OSError):
-        return None
+def keep_contents(workdir: Folder, source: DataSource) -> None:
+    """Writes data_files.json, the contents of a run's data, on process 0, unless it exists.
+
+    It is written once per workdir, not in every checkpoint, since 100,000 files take 5 MB.
+    """
+    if source.contents and leads() and _contents(workdir, source.fingerprint) is None:
+        workdir.write(contents.FILE, source.contents.kept(source.fingerprint))
+
+
+def data_difference(workdir: Folder, before: str | None, source: DataSource, keys: Sequence[str] = ()) -> str:
+    """How a run's data differs from that with fingerprint `before`, in one line; "" if it does not.
+
+    Without data_files.json, as in workdirs of earlier versions, only the fingerprints can be shown.
+
+    keys: the recipe's keys that have changed
+    """
+    if before == source.fingerprint:
+        return ""
+    return contents.difference(_contents(workdir, before), before, source.contents, source.fingerprint, keys)
+
+
+def _contents(workdir: Folder, fingerprint: str | None) -> Contents | None:
+    """The contents of the data with that fingerprint; None if unknown."""
+    return Contents.of(sound_json(workdir, contents.FILE), fingerprint)
 
 
 def other_versions(before: Any, now: Mapping[str, Any]) -> str:

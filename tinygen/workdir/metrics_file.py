@@ -5,18 +5,19 @@ Whatever happens to a run, the file has exactly one line for each logged step of
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import logging
 
+from tinygen.distributed.processes import leads
 from tinygen.workdir.files import Folder, json_object
 
 FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends complete lines. While the disk is full, they are pending in memory.
+    """Appends complete lines, on the coordinator process only. While the disk is full, they are pending in memory.
 
     Lines after `start`, the step from which a run resumes, are removed, since those steps run again; so are lines of attempts
     (see `tinygen.training.nonfinite`) later than the checkpoint's. Unreadable lines are removed with a warning.
@@ -28,12 +29,15 @@ class MetricsFile:
         self.workdir = workdir
         self.waiting: list[dict[str, Any]] = []
         self.cut: int | None = None  # a step after which lines are still to be removed from the file
+        if not leads():
+            return
         if not self._keep(lambda line: (line.get("attempt", 0), line["step"]) <= (attempt, start), f"after step {start}") and start:
             logging.warning("metrics.jsonl: the lines of the steps up to %d are lost", start)
 
     def add(self, line: Mapping[str, Any]) -> OSError | None:
         """Appends a line after the pending ones. Returns the error if they remain pending."""
-        self.waiting.append(dict(line))
+        if leads():
+            self.waiting.append(dict(line))
         return self.write()
 
     def write(self) -> OSError | None:
@@ -62,42 +66,32 @@ class MetricsFile:
 
     def complete(self, step: int, more: Mapping[str, Any]) -> None:
         """Adds values to the last line, that of `step`; if it is lost, appends a new line."""
-
-        def completed() -> Iterator[bytes]:
-            before = None
-            for line in self.workdir.lines(FILE):
-                if before is not None:
-                    yield before
-                before = line
-            last = _read(before)
-            if before is not None and (last is None or last["step"] != step):
-                yield before
-            yield _text({**(last if last and last["step"] == step else {"step": step}), **more}).encode()
-
-        self.workdir.write(FILE, completed())
+        if not leads():
+            return
+        lines = [line for line in self.workdir.lines(FILE) if line is not None]
+        last = _read(lines[-1]) if lines else None
+        if last is not None and last["step"] == step:
+            lines.pop()
+        else:
+            last = {"step": step}
+        self.workdir.write(FILE, [*lines, _text({**last, **more}).encode()])
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool], where: str) -> int:
         """Rewrites the file with the wanted lines and returns their number. A torn last line of a killed process does not count."""
-        kept = removed = damaged = 0
-
-        def chosen() -> Iterator[bytes]:
-            nonlocal kept, removed, damaged
-            for line in self.workdir.lines(FILE):
-                content = _read(line)
-                if content is not None and line is not None and wanted(content):
-                    kept += 1
-                    yield line if line.endswith(b"\n") else line + b"\n"
-                elif content is not None:
-                    removed += 1
-                elif line is None or line.endswith(b"\n"):
-                    damaged += 1
-
-        self.workdir.write(FILE, chosen())
+        kept, removed, damaged = [], 0, 0
+        for line in self.workdir.lines(FILE):
+            if line is None or (content := _read(line)) is None:
+                damaged += line is None or line.endswith(b"\n")
+            elif wanted(content):
+                kept.append(line.removesuffix(b"\n") + b"\n")
+            else:
+                removed += 1
+        self.workdir.write(FILE, kept)
         if damaged:
             logging.warning("metrics.jsonl: removed %d unreadable lines", damaged)
         if removed:
             logging.info("metrics.jsonl: removed %d lines %s, whose steps run again", removed, where)
-        return kept
+        return len(kept)
 
 
 def _up_to(step: int) -> Callable[[dict[str, Any]], bool]:

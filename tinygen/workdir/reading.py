@@ -23,16 +23,6 @@ def too_large(most: int) -> str:
     return f"larger than {most // MIB} MiB, the most that is read"
 
 
-def up_to(file: IO[bytes], most: int, path: epath.Path) -> bytes:
-    pieces, left = [], most + 1
-    while left and (piece := file.read(min(left, MIB))):
-        pieces.append(piece)
-        left -= len(piece)
-    if not left:
-        raise Refused(path, too_large(most))
-    return b"".join(pieces)
-
-
 def lines_of(file: IO[bytes], path: epath.Path) -> Iterator[bytes | None]:
     left = MOST_LINES
     while line := file.readline(LINE + 1):

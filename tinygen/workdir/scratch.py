@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 
 from etils import epath
@@ -22,11 +23,7 @@ def beside(workdir: epath.Path) -> Iterator[epath.Path]:
     """
     above = workdir.parent if "://" in str(workdir) else nearest_existing(workdir)
     place = above / f"{workdir.name}.check-{from_lead('the check', lambda: secrets.token_hex(8))}"
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with lead_first("the check's folder"):
             _make(place, workdir)

@@ -1,19 +1,21 @@
 """A watchdog over the training loop: reports when there has been no progress for long, and what the loop is waiting for.
 
-It only reports. A stalled run may continue when a disk or a network comes back, and nothing is lost in the meantime.
-faulthandler's timer would print a stack to stderr, but neither what is waited for nor anything to the log.
+It only reports: a stalled run may continue when a disk or a network comes back. faulthandler's timer would print a stack to stderr,
+but neither say what the run is waiting for nor write to the log.
 """
 
 import contextlib
-import os
+import itertools
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NamedTuple, Self
 
 from tinygen.errors import duration
+from tinygen.system.faults import PACKAGE
 
 DEVICE = "the device"
 HINTS = {
@@ -26,7 +28,6 @@ HINTS = {
     "the other processes": "Has one died?",
 }
 FRAMES = 3  # frames of tinygen named in a message, innermost first
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Mark(NamedTuple):
@@ -126,10 +127,6 @@ class Watchdog:
 
 def place(frame: FrameType | None) -> str:
     """The innermost frames of a stack in this package, as "tinygen/training/batches.py:118, tinygen/train.py:103"; "" without any."""
-    found: list[str] = []
-    while frame is not None and len(found) < FRAMES:
-        path = frame.f_code.co_filename
-        if path.startswith(HERE + os.sep):
-            found.append(f"{os.path.relpath(path, os.path.dirname(HERE))}:{frame.f_lineno}")
-        frame = frame.f_back
-    return ", ".join(found)
+    stack = ((each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)) if frame else ()
+    ours = (f"tinygen/{path.removeprefix(PACKAGE)}:{line}" for path, line in stack if path.startswith(PACKAGE))
+    return ", ".join(itertools.islice(ours, FRAMES))
