@@ -98,7 +98,7 @@ def test_a_damaged_codec_is_named(damage):
 
 
 def test_merges_of_what_is_no_token_are_refused():
-    with pytest.raises(UserError, match="no token"):
+    with pytest.raises(UserError, match="is not a token"):
         CaptionTokens(length=4, merges=(("qq", "x"),)).tokens("red")
 
 
