@@ -200,10 +200,7 @@ COMMANDS = {
         _sample,
     ),
     "eval": Command(
-        "compute the held-out metrics of a checkpoint",
-        "tinygen eval --ckpt=DIR [--step=N] [--noema]",
-        options.CKPT,
-        _evaluate,
+        "compute the held-out metrics of a checkpoint", "tinygen eval --ckpt=DIR [--step=N] [--noema]", options.CKPT, _evaluate
     ),
     "eval-fid": Command(
         "score samples against a reference: FID and related scores, with their protocol",

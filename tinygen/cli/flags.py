@@ -47,10 +47,7 @@ RECIPE = (
     Flag(STRING, "config", None, "Recipe: NAME[:VARIANT] (see 'tinygen recipes') or PATH.py[:VARIANT]."),
     Flag(STRING, "workdir", None, "Folder of the run; an existing run resumes. Default: runs/<recipe>."),
 )
-TRAIN = (
-    *RECIPE,
-    Flag(BOOLEAN, "describe", False, "Dry run: print data, parameters, FLOPs, memory and advice on shapes, then exit."),
-)
+TRAIN = (*RECIPE, Flag(BOOLEAN, "describe", False, "Dry run: print data, parameters, FLOPs, memory and advice on shapes, then exit."))
 CKPT = (
     Flag(STRING, "ckpt", None, "Workdir of a run, its checkpoints folder, or one checkpoint in it."),
     Flag(INTEGER, "step", None, "Step of the checkpoint. Default: the newest."),

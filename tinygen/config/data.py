@@ -19,18 +19,9 @@ READING: dict[str, Any] = dict(  # tokenization, the same for all text data sets
 )
 
 DATASETS: dict[str, Section] = {
-    "digits": Section(
-        "5,000 MNIST digits, 28x28 grey, 10 classes",
-        label=key("label", "the label to condition on; '': none", OWN),
-    ),
-    "digits8": Section(
-        "1,797 digits, 8x8 grey, 10 classes",
-        label=key("label", "the label to condition on; '': none", OWN),
-    ),
-    "pixel_faces": Section(
-        "10,000 faces of pixel art, 16x16 RGB",
-        label=key("hair_color", "the attribute to condition on; '': none", OWN),
-    ),
+    "digits": Section("5,000 MNIST digits, 28x28 grey, 10 classes", label=key("label", "the label to condition on; '': none", OWN)),
+    "digits8": Section("1,797 digits, 8x8 grey, 10 classes", label=key("label", "the label to condition on; '': none", OWN)),
+    "pixel_faces": Section("10,000 faces of pixel art, 16x16 RGB", label=key("hair_color", "the attribute to condition on; '': none", OWN)),
     "sine": Section(
         "points of y = sin x on [-π, π]",
         num=key(4096, "examples to train on", OWN),
@@ -49,9 +40,7 @@ DATASETS: dict[str, Section] = {
         background=key("white", "colour behind transparency and padding: a name, or #rrggbb"),
         min_side=key(16, "pixels; images with a shorter side are skipped"),
         label=key(
-            "auto",
-            "folder: the top-level folder; auto: folder if all images are in two or more of them; '': none; or a metadata key",
-            OWN,
+            "auto", "folder: the top-level folder; auto: folder if all images are in two or more of them; '': none; or a metadata key", OWN
         ),
         validation=key(0.05, "share of held-out images, at least one; no effect if folders are the splits"),
         flip=key(False, "flip each training image horizontally with probability 1/2"),
@@ -87,9 +76,7 @@ DATASETS: dict[str, Section] = {
         validation=key("", "held-out split; '': validation or test if there is one, otherwise the last 5 % of train", OWN),
         image=key("", "the image feature; '': the only one"),
         label=key(
-            "auto",
-            "a ClassLabel, bool or integer feature, nested as a/b; auto: the only ClassLabel, if there is one; '': none",
-            OWN,
+            "auto", "a ClassLabel, bool or integer feature, nested as a/b; auto: the only ClassLabel, if there is one; '': none", OWN
         ),
         size=key((0,), "pixels per side, or height,width; 0: as stored, if all images have the same size"),
         fit=key("crop", "see data.folder", choices=FITS),

@@ -77,10 +77,7 @@ MODELS: dict[str, Section] = {
         mlp_ratio=key(4.0, "hidden features are ratio x width for gelu and 2/3 of that for swiglu, rounded up to mlp_multiple"),
         mlp_multiple=key(64, "alignment with the device's tiles: 64 on CPU, 256 on GPU and TPU"),
         positions=key(
-            "rope",
-            "rope: rotary, works past the training window; learned: added, as in GPT-2",
-            OWN,
-            choices=("rope", "learned"),
+            "rope", "rope: rotary, works past the training window; learned: added, as in GPT-2", OWN, choices=("rope", "learned")
         ),
         tied=key(True, "tie the output layer to the embedding"),
         dropout=key(0.0, "dropout rate of the embedding and of the residual updates", STAGE),

@@ -29,10 +29,7 @@ AVERAGE: dict[str, Any] = dict(  # of objectives that learn an average velocity
     sampler=key("average", "steps of the average velocity; no other sampler is supported", OWN, RESUME, choices=SAMPLERS),
     nfe=key(1, "network evaluations per sample, one per step", OWN, RESUME),
     time_grid=key(
-        "uniform",
-        "logit_normal: distributed as a draw of t in training; shifted: more steps near noise",
-        RESUME,
-        choices=TIME_GRIDS,
+        "uniform", "logit_normal: distributed as a draw of t in training; shifted: more steps near noise", RESUME, choices=TIME_GRIDS
     ),
     shift=key(3.0, SHIFT, RESUME),
 )
@@ -87,8 +84,7 @@ OBJECTIVES: dict[str, Section] = {
         **AVERAGE,
     ),
     "regression": Section(
-        "mean squared error",
-        target_noise=key(0.0, "standard deviation of Gaussian noise added to the targets in training", STAGE),
+        "mean squared error", target_noise=key(0.0, "standard deviation of Gaussian noise added to the targets in training", STAGE)
     ),
     "classification": Section(
         "cross-entropy of labels",
@@ -101,11 +97,7 @@ OBJECTIVES: dict[str, Section] = {
         logits_mib=key(64.0, "MiB of logits held at once, over all devices; more are computed in chunks", RESUME),
         temperature=key(1.0, "sampling temperature; 0: greedy", RESUME),
         top_k=key(0, "sample from the k most likely tokens; 0: all", RESUME),
-        top_p=key(
-            1.0,
-            "nucleus sampling: keep the smallest set of tokens whose probability sums to at least p; 1: off",
-            RESUME,
-        ),
+        top_p=key(1.0, "nucleus sampling: keep the smallest set of tokens whose probability sums to at least p; 1: off", RESUME),
         min_p=key(0.0, "drop tokens less likely than this share of the most likely token's probability; 0: off", RESUME),
         repetition_penalty=key(1.0, "penalty on the logits of tokens that have already occurred; 1: off", RESUME),
         new_tokens=key(256, "maximum new tokens per sample, excluding the prompt; a document may end earlier", RESUME),

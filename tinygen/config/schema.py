@@ -69,8 +69,7 @@ SCHEMA = Section(
     init=Section(
         "warm start; a run with a checkpoint of its own resumes from that instead",
         ckpt=key(
-            "",
-            "workdir or checkpoint of another run of this model: its averaged weights, a fresh optimizer, step 0; '': random weights",
+            "", "workdir or checkpoint of another run of this model: its averaged weights, a fresh optimizer, step 0; '': random weights"
         ),
         partial=key(False, "accept any model, and load the arrays that match by name, shape and dtype"),
     ),
@@ -113,11 +112,7 @@ SCHEMA = Section(
     eval=Section(
         "scores of samples during training; `tinygen eval-fid` scores a checkpoint",
         every=key(0, "steps between scores, besides the last step; 0: never", RESUME, low=0),
-        scores=key(
-            "fd",
-            "comma-separated: fd (Fréchet distance), kid, pr (precision, recall), dc (density, coverage), is",
-            RESUME,
-        ),
+        scores=key("fd", "comma-separated: fd (Fréchet distance), kid, pr (precision, recall), dc (density, coverage), is", RESUME),
         features=key("efflite0", "feature extractor: efflite0, inception, or the workdir of a classifier", RESUME),
         preset=key("adm", "resizing and scaling for inception", RESUME, choices=("adm", "pytorch-fid", "clean")),
         weights=key("", "weights file of inception; '': the default location, or a download", RESUME),
@@ -133,9 +128,7 @@ SCHEMA = Section(
         tensor=key(1, "tensor parallelism: shards matrix products by the model's SHARDING table", RESUME),
     ),
     distributed=key(
-        "",
-        "multi-process: auto (Slurm, Open MPI, Kubernetes, TPU) or HOST:PORT,PROCESSES,PROCESS; '': a single process",
-        RESUME,
+        "", "multi-process: auto (Slurm, Open MPI, Kubernetes, TPU) or HOST:PORT,PROCESSES,PROCESS; '': a single process", RESUME
     ),
     distributed_timeout=key(120, "seconds to wait for other processes at the start, and later for the heartbeat of each", RESUME, low=1),
     sharding=Section(

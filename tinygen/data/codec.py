@@ -17,7 +17,7 @@ from tinygen.data.labels import Labels
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
 from tinygen.media import Medium
-from tinygen.media.field import Field, Spec
+from tinygen.media.base import Field, Spec
 
 __all__ = ["Batch", "Codec", "Field", "encode_pixels"]
 

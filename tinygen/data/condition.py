@@ -8,8 +8,7 @@ import numpy as np
 
 from tinygen.data.examples import Batch, Examples
 from tinygen.errors import UserError
-from tinygen.media.base import Medium
-from tinygen.media.field import Spec
+from tinygen.media.base import Medium, Spec
 
 BLOCK = 64  # examples read at once
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.media.field import Spec
+from tinygen.media.base import Spec
 
 LONGEST = 4096  # characters of a name or a path
 LARGEST = 2**14  # pixels per side, and channels

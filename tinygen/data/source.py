@@ -15,7 +15,7 @@ from tinygen.data.condition import Condition
 from tinygen.data.contents import Contents
 from tinygen.data.examples import Batch, Examples, ExtendedExamples, FirstExamples, Rows
 from tinygen.errors import UserError, unknown
-from tinygen.media.field import Spec
+from tinygen.media.base import Spec
 
 
 class Reading(Iterator[Batch], Protocol):
@@ -65,7 +65,8 @@ class DataSource:
         import grain
 
         examples = self._split(split)
-        order = grain.MapDataset.range(len(examples)).seed(_mix(seed, attempt)).shuffle().repeat().batch(batch_size, drop_remainder=True)
+        mixed = int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])  # Grain's 32 bits; neighbouring pairs are uncorrelated
+        order = grain.MapDataset.range(len(examples)).seed(mixed).shuffle().repeat().batch(batch_size, drop_remainder=True)
         mine = _selection(rows)
 
         def read(number: int, indices: np.ndarray) -> Batch:
@@ -158,8 +159,3 @@ def check_batch(batch: Mapping[str, np.ndarray], codec: Codec) -> None:
 def _selection(rows: Sequence[int] | None) -> slice | np.ndarray:
     """`rows` as an index; all rows are a slice, which copies nothing."""
     return slice(None) if rows is None else np.asarray(rows)
-
-
-def _mix(seed: int, attempt: int) -> int:
-    """Mixes two numbers into one Grain seed (32 bits), uncorrelated for neighbouring pairs."""
-    return int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])

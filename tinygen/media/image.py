@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tinygen.media.base import Medium
-from tinygen.media.field import Field, Spec
+from tinygen.media.base import Field, Medium, Spec
 
 BORDER = 2  # pixels between the images of a grid, before enlarging
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from tinygen.errors import UserError
 from tinygen.media.array import Array
-from tinygen.media.base import Batch, Medium
-from tinygen.media.field import Field, Spec
+from tinygen.media.base import Batch, Field, Medium, Spec
 from tinygen.media.vocabulary import Vocabulary
 
 PROMPT_ENDS = -1  # between the tokens of a prompt and its continuation

@@ -25,9 +25,8 @@ class FeedForward(nnx.Module):
     def check_mesh(self, tensor: int, keys: Mapping[str, Any]) -> None:
         """Raises UserError unless mesh.tensor splits the hidden features evenly. keys: config.model's, which the message names"""
         if (hidden := self.up.kernel.shape[1]) % tensor:
-            cure = (
-                f"config.model.mlp_multiple={keys['mlp_multiple']} must be a multiple of it" if "mlp_multiple" in keys else "leave it at 1"
-            )
+            multiple = keys.get("mlp_multiple")
+            cure = f"config.model.mlp_multiple={multiple} must be a multiple of it" if multiple else "leave it at 1"
             raise UserError(f"config.mesh.tensor={tensor} splits feed-forwards, and a block's has {hidden} hidden features: {cure}")
 
 

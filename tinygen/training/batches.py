@@ -70,10 +70,7 @@ def device_calls(
     def put(shape: jax.ShapeDtypeStruct, array: Any) -> jax.Array:
         return jax.make_array_from_process_local_data(shape.sharding, array, shape.shape)
 
-    with (
-        _checked(config, source, parts, attempt, start) as reading,
-        _ahead(map(placed, gathered(reading)), waiting) as arguments,
-    ):
+    with _checked(config, source, parts, attempt, start) as reading, _ahead(map(placed, gathered(reading)), waiting) as arguments:
         yield arguments
 
 

@@ -33,11 +33,7 @@ def held_out_size(config: Config, parts: build.Parts) -> int:
 
 
 def make_held_out(
-    config: Config,
-    source: DataSource,
-    parts: build.Parts,
-    step: Any = None,
-    unwanted: Callable[[], bool] = lambda: False,
+    config: Config, source: DataSource, parts: build.Parts, step: Any = None, unwanted: Callable[[], bool] = lambda: False
 ) -> Callable[[Tree, Tree], dict[str, float]]:
     """(weights, buffers) -> metrics over the validation split, with the same noise and t every time.
 

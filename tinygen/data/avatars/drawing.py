@@ -119,7 +119,8 @@ def draw_all(style: str, num: int, workers: int | None = None) -> Generator[Face
     Raises UserError if the drawing packages are not installed.
     """
     require_packages()
-    workers = workers or min(_cores(), 1 + num // 200)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = workers or min(cores, 1 + num // 200)
     root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)])}
     running: list[subprocess.Popen[bytes]] = []
@@ -184,10 +185,6 @@ def _list(phrases: Sequence[str]) -> str:
 def _definition(style: str) -> Any:
     text = (resources.files("dicebear_styles") / f"{style}.json").read_text("utf-8")
     return importlib.import_module("dicebear").Style(json.loads(text))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _received(process: subprocess.Popen[bytes]) -> Face:

@@ -55,10 +55,7 @@ def embedded(source: DataSource, folder: str, known: Codec | None = None) -> Dat
             named = "".join(f" ({each})" for each in changes(_kept(path, prepared) or Contents(), now))
             raise UserError(f"{where}: the captions of {split} have changed since they were encoded{named}: prepare them again")
         rows[split] = _opened(path, split, about, text, where).rows
-    spec = {
-        "embed": Field(shape=(text.length, text.features), dtype="float32"),
-        "embed_mask": Field(shape=(text.length,), dtype="bool"),
-    }
+    spec = {"embed": Field(shape=(text.length, text.features), dtype="float32"), "embed_mask": Field(shape=(text.length,), dtype="bool")}
     facts = {"the text encoder": text.sha256[:16]}
     facts |= {f"the embeddings of {split}": each.values[:16] for split, each in prepared.splits.items()}
     said = repr((source.fingerprint, text.sha256, text.length, [(each.values, each.lengths) for each in prepared.splits.values()]))

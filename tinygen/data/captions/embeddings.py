@@ -20,8 +20,7 @@ from tinygen.data.captions.tokenizer import normal
 from tinygen.data.condition import BLOCK, Batch, Prompted
 from tinygen.data.examples import Examples
 from tinygen.errors import UserError
-from tinygen.media.base import Medium
-from tinygen.media.field import Spec
+from tinygen.media.base import Medium, Spec
 
 ABOUT, VERSION = "text.json", 1
 SPLITS = ("train", "validation")

@@ -14,9 +14,8 @@ from tinygen.data import encoding
 from tinygen.data.condition import Batch, Prompted, Request
 from tinygen.errors import UserError
 from tinygen.media import bpe
-from tinygen.media.base import Medium
+from tinygen.media.base import Medium, Spec
 from tinygen.media.bpe import BYTES, MOST_MERGES, Merges
-from tinygen.media.field import Spec
 
 LONGEST, MOST_EXAMPLES, LONGEST_EXAMPLE = 4096, 64, 4000
 
