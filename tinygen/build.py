@@ -18,6 +18,7 @@ from tinygen.errors import UserError, unknown
 from tinygen.models.autoencoder import Autoencoder
 from tinygen.models.classifier import Classifier
 from tinygen.models.convnext import ConvNeXt
+from tinygen.models.hourglass import Hourglass
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
@@ -27,6 +28,7 @@ from tinygen.objectives.autoencoder import Reconstruction
 from tinygen.objectives.autoregressive import Autoregressive
 from tinygen.objectives.base import Objective
 from tinygen.objectives.classification import Classification
+from tinygen.objectives.discrete import Discrete
 from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
@@ -35,6 +37,7 @@ from tinygen.train_step import Tree, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {
     "microdit": MicroDiT,
+    "hourglass": Hourglass,
     "minigpt": MiniGPT,
     "convnext": ConvNeXt,
     "mlp": MLP,
@@ -49,6 +52,7 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
     "regression": Regression,
     "classification": Classification,
     "autoregressive": Autoregressive,
+    "discrete": Discrete,
     "autoencoder": Reconstruction,
 }
 
@@ -134,7 +138,7 @@ def parts(config: Config, codec: Codec) -> Parts:
     mesh = make_mesh(config.mesh)
     objective = _made(OBJECTIVES, "objective", config, facts)
     check_time(config, objective)
-    facts |= {"needs_jvp": objective.needs_jvp, "inputs": objective.inputs, "head": objective.head}
+    facts |= objective.facts()
     facts |= {key: config[key] for key in ("attention", "remat", "scan")}
     check_arguments(config, codec, objective)
 
@@ -182,7 +186,12 @@ def check_time(config: Config, objective: Objective) -> None:
 
 def check_arguments(config: Config, codec: Codec, objective: Objective) -> None:
     """Raises UserError for a condition or a second head that the model does not have, and for keys without effect on it."""
-    arguments = inspect.signature(_row(MODELS, "model", config).__init__).parameters
+    row = _row(MODELS, "model", config)
+    arguments = inspect.signature(row.__init__).parameters
+    for name in objective.passes:
+        if name not in inspect.signature(row.__call__).parameters:
+            fit = ", ".join(each for each, other in MODELS.items() if name in inspect.signature(other.__call__).parameters)
+            raise UserError(f"objective {config.objective.name!r} does not train model {config.model.name!r}: choose one of {fit}")
     for key, off in {"remat": "none", "scan": 0, "attention": "auto"}.items():
         if config[key] != off and key not in arguments:
             raise UserError(f"config.{key}={config[key]}: model {config.model.name!r} has no such choice. Leave it at {off!r}")

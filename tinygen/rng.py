@@ -46,7 +46,7 @@ def halved(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def categorical(keys: jax.Array, logits: jax.Array) -> jax.Array:
-    """int32 [B], one draw per row of logits [B, V]; row i depends on keys[i] alone.
+    """int32 [B, ...], one draw per row of logits [B, ..., V]; draws of example i depend on keys[i] alone.
 
     JAX's default derives each Gumbel variable from one uniform number of 23 bits, so none exceeds 15.9, and tokens less likely than
     about 1e-7 are drawn too rarely or never. mode="high" uses two, which moves that limit to about 1e-14.

@@ -97,7 +97,7 @@ def test_a_kept_patch_is_predicted_as_among_the_kept_ones_alone(images, position
     kept = np.flatnonzero(patches(out.weight)[0, :, 0])
     added, angles = (layers.sincos_2d(4, 4, 16), None) if positions == "sincos" else (0, jnp.asarray(rope.angles(4, 4, 8)[kept]))
     tokens = (model.embed(layers.patchify(jnp.asarray(images[:1]), 2)) + added)[:, kept]
-    c = jax.nn.silu(model.time(jnp.asarray(T[:1])) + model._condition({}, 1))
+    c = jax.nn.silu(model.time(jnp.asarray(T[:1])) + model.pooled_condition({}, 1))
     for block in model.blocks:
         tokens, _ = block((tokens, {}), c, None, angles=angles)
     shift, scale = jnp.split(model.final_modulation(c), 2, -1)

@@ -20,7 +20,11 @@ READING: dict[str, Any] = dict(  # tokenization, the same for all text data sets
 
 DATASETS: dict[str, Section] = {
     "digits": Section("5,000 MNIST digits, 28x28 grey, 10 classes", label=key("label", "the label to condition on; '': none", OWN)),
-    "digits8": Section("1,797 digits, 8x8 grey, 10 classes", label=key("label", "the label to condition on; '': none", OWN)),
+    "digits8": Section(
+        "1,797 digits, 8x8 grey, 10 classes",
+        label=key("label", "the label to condition on; '': none", OWN),
+        tokens=key(False, "give the 17 grey levels as tokens, for objective discrete"),
+    ),
     "pixel_faces": Section("10,000 faces of pixel art, 16x16 RGB", label=key("hair_color", "the attribute to condition on; '': none", OWN)),
     "sine": Section(
         "points of y = sin x on [-π, π]",

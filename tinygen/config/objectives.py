@@ -5,6 +5,7 @@ from typing import Any
 from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
 SAMPLERS = ("euler", "heun", "midpoint", "rk4", "dpmpp_2m", "edm_heun", "sde", "average", "dopri5")
+TOKEN_SAMPLERS = ("confidence", "halton", "ancestral", "unrolled")
 TIME_GRIDS = ("uniform", "logit_normal", "shifted")
 DROP = "probability of dropping the condition in training; guidance needs more than 0"
 SHIFT = "shift s of time_grid=shifted: t -> s t / (1 + (s - 1) t); a larger one puts more steps near noise"
@@ -101,6 +102,30 @@ OBJECTIVES: dict[str, Section] = {
         min_p=key(0.0, "drop tokens less likely than this share of the most likely token's probability; 0: off", RESUME),
         repetition_penalty=key(1.0, "penalty on the logits of tokens that have already occurred; 1: off", RESUME),
         new_tokens=key(256, "maximum new tokens per sample, excluding the prompt; a document may end earlier", RESUME),
+    ),
+    "discrete": Section(
+        "discrete diffusion of tokens",
+        process=key("mask", "mask: tokens are masked, as in MaskGIT; uniform: replaced, as in SUNDAE", choices=("mask", "uniform")),
+        unrolls=key(2, "predictions per step of process=uniform, each from the samples of the one before; 1: plain denoising", STAGE),
+        cond_drop=key(0.1, DROP, STAGE),
+        sampler=key(
+            "auto",
+            "confidence, halton or ancestral for process=mask; unrolled for uniform; auto: confidence or unrolled",
+            OWN,
+            RESUME,
+            choices=("auto", *TOKEN_SAMPLERS),
+        ),
+        nfe=key(32, "maximum network evaluations per sample, including those of guidance", RESUME),
+        guidance=key(1.0, "guidance weight w in l_null + w (l_cond - l_null), l the logits; 1: off", RESUME),
+        temperature=key(1.0, "sampling temperature; 0: greedy", RESUME),
+        anneal=key(0.0, "share of the temperature that is lost by the last step, linearly; 0: constant", RESUME),
+        top_k=key(0, "sample from the k most likely tokens; 0: all", RESUME),
+        top_p=key(1.0, "nucleus sampling: keep the smallest set of tokens whose probability sums to at least p; 1: off", RESUME),
+        schedule=key("cosine", "tokens revealed per step of process=mask; cosine: few at first", RESUME, choices=("cosine", "linear")),
+        choice_temperature=key(4.0, "factor of the Gumbel noise on log-probabilities by which sampler=confidence ranks places", RESUME),
+        remask=key(0.0, "probability of masking a revealed token again in a step of sampler=ancestral", RESUME),
+        proportion=key((0.5, 0.5), "share of the tokens that sampler=unrolled redraws, in its first and in its last step", RESUME),
+        min_steps=key(4, "steps before sampler=unrolled may stop at tokens that the model leaves as they are", RESUME),
     ),
     "autoencoder": Section(
         "reconstruction with a KL penalty on latents",

@@ -12,7 +12,7 @@ from tinygen import media
 from tinygen.data.captions.embeddings import CaptionEmbeddings
 from tinygen.data.captions.tokenizer import CaptionTokens
 from tinygen.data.condition import Batch, Condition, Request
-from tinygen.data.domain import Domain, Latents
+from tinygen.data.domain import Domain, Latents, Levels
 from tinygen.data.labels import Labels
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
@@ -23,15 +23,17 @@ __all__ = ["Batch", "Codec", "Field", "encode_pixels"]
 
 Kind = TypeVar("Kind", bound=Condition)
 RAW = Domain()
+DOMAINS = (Levels, Latents)
 CONDITIONS: tuple[type[Condition], ...] = (Labels, CaptionTokens, CaptionEmbeddings, Prompt)
 
 # Arguments that constructors of models and objectives may take, with their value for data without such a fact; None = absent.
 FACTS: dict[str, Any] = {
     "shape": None,  # of an example's x
     "target_shape": None,  # of an example's y
+    "places": None,  # the shape of an example's tokens
     "length": None,  # tokens per window
     "vocabulary": None,  # number of tokens
-    "token_bytes": None,  # UTF-8 bytes of each token
+    "token_bytes": (),  # UTF-8 bytes of each token, if the tokens are of text
     "end": None,  # the token that ends a document
     "classes": 0,  # number of labels
     "text_length": 0,  # tokens per caption
@@ -46,7 +48,7 @@ class Codec:
 
     medium: what the data show to people
     spec: the arrays of an example
-    domain: how `x` represents the medium
+    domain: how examples represent the medium
     conditions: what samples can be conditioned on
     """
 
@@ -56,8 +58,6 @@ class Codec:
     conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
-        if "tokens" in self.spec and len(self.spec["tokens"].shape) != 1:
-            raise UserError("the tokens of an example must be one-dimensional")
         for part in (self.medium, self.domain, *self.conditions):
             part.check_spec(self.spec)
 
@@ -69,7 +69,9 @@ class Codec:
         if "y" in self.spec:
             facts["target_shape"] = self.spec["y"].shape
         if "tokens" in self.spec:
-            facts |= {"length": self.spec["tokens"].shape[0], "vocabulary": int(self.spec["tokens"].high or 0) + 1}
+            places = self.spec["tokens"].shape
+            facts |= {"places": places, "vocabulary": int(self.spec["tokens"].high or 0) + 1}
+            facts |= {"length": places[0]} if len(places) == 1 else {}
         for part in self.conditions:
             facts |= part.facts()
         return facts | self.medium.facts(self.spec)
@@ -159,7 +161,7 @@ class Codec:
         try:
             spec = {key: Field(**{**field, "shape": tuple(field["shape"])}) for key, field in tree["spec"].items()}
             medium = media.from_json(tree)
-            domain = Latents.from_json(tree["latents"]) if tree.get("latents") else RAW
+            domain = next((found for kind in DOMAINS if (found := kind.from_json(tree)) is not None), RAW)
             conditions = (kind.from_json(tree, medium) for kind in CONDITIONS)
             codec = cls(medium=medium, spec=spec, domain=domain, conditions=tuple(each for each in conditions if each is not None))
         except UserError as error:

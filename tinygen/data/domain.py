@@ -1,4 +1,4 @@
-"""Domains: how models see a medium, as raw values or as latents, which have a provenance and a scale."""
+"""Domains: how models see a medium: as raw values, as levels of brightness, or as latents, which have a provenance and a scale."""
 
 import dataclasses
 import math
@@ -18,9 +18,17 @@ FAR = 3.0  # tolerated factor between the standard deviation of a batch and 1
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """The domain of raw values; subclasses override what differs. `tinygen.pretrained.latents` decodes latents."""
+    """The domain of raw values; subclasses override what differs. `tinygen.pretrained.latents` decodes latents.
+
+    key: the array of an example that holds them
+    """
 
     raw: ClassVar[bool] = True
+    key: ClassVar[str] = "x"
+
+    def to_medium(self, x: np.ndarray) -> np.ndarray:
+        """Values [N, ...] as those of the medium. Latents, which need a network for it, override nothing."""
+        return x
 
     def to_json(self) -> dict[str, Any]:
         return {}
@@ -38,6 +46,39 @@ class Domain:
     def differences(self, old: "Domain") -> list[str]:
         """The differences from `old` that change the meaning of trained weights, one line each."""
         return []
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels(Domain):
+    """The domain of pixels as tokens, int32 [H, W]: 0 is black, `levels` - 1 white."""
+
+    levels: int
+
+    raw: ClassVar[bool] = False
+    key: ClassVar[str] = "tokens"
+
+    def __post_init__(self) -> None:
+        if type(self.levels) is not int or not 2 <= self.levels <= LARGEST:
+            raise UserError(f"{str(self.levels)[:80]} levels of brightness: a whole number from 2 on is needed")
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Levels | None":
+        return cls(tree["levels"]) if tree.get("levels") else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"levels": self.levels}
+
+    def check_spec(self, spec: Spec) -> None:
+        field = spec.get("tokens")
+        if field is None or len(field.shape) != 2 or (field.low, field.high) != (0, self.levels - 1):
+            raise UserError(f"an example must be tokens [H, W] from 0 to {self.levels - 1}, the levels of brightness")
+
+    def to_medium(self, x: np.ndarray) -> np.ndarray:
+        """[N, H, W] -> grey images [N, H, W, 1] in [-1, 1]."""
+        return (np.asarray(x, np.float32) * (2.0 / (self.levels - 1)) - 1.0)[..., None]
+
+    def differences(self, old: Domain) -> list[str]:
+        return [f"levels of brightness: {old.levels} -> {self.levels}"] if isinstance(old, Levels) and old != self else []
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,9 +164,13 @@ class Latents(Domain):
         return (np.asarray(x, np.float32) / np.float32(self.scale) + np.asarray(self.shift, np.float32)).astype(np.float32)
 
     @classmethod
-    def from_json(cls, tree: Any) -> "Latents":
+    def from_tree(cls, tree: Any) -> "Latents":
         """The inverse of `dataclasses.asdict`. Raises UserError, or Python's own errors for a malformed tree."""
         return cls(**{**tree, "image": tuple(tree["image"]), "shift": tuple(tree["shift"])})
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Latents | None":
+        return cls.from_tree(tree["latents"]) if tree.get("latents") else None
 
 
 class Moments:

@@ -62,7 +62,7 @@ class Prepared:
             if tree.pop(SUM) != _sum(tree):
                 raise UserError("it has been changed since it was written. Copy the folder again, or prepare the latents again")
             counts, sizes = ({split: int(tree[key][split]) for split in SPLITS} for key in ("counts", "sizes"))
-            latents, labels = Latents.from_json(tree["latents"]), tuple(map(str, tree["labels"]))
+            latents, labels = Latents.from_tree(tree["latents"]), tuple(map(str, tree["labels"]))
             return cls(latents=latents, labels=labels, counts=counts, sizes=sizes, fingerprint=str(tree["fingerprint"]))
         except FileNotFoundError as error:
             raise UserError(f"config.data.path={folder}: {ABOUT} is not there. {MAKING.format(folder=folder)}") from error

@@ -101,9 +101,9 @@ class Medium:
         """An item that grows token by token. Raises NotImplementedError for items that appear whole."""
         raise NotImplementedError(self.name)
 
-    def of_batch(self, batch: Batch, to_medium: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """The items of a batch of examples. to_medium: maps the model's domain to the medium"""
-        return self.decode(to_medium(batch["x"]))
+    def of_batch(self, batch: Batch, to_medium: Callable[[Batch], np.ndarray]) -> Any:
+        """The items of a batch of examples. to_medium: maps a batch of the model's domain to the medium"""
+        return self.decode(to_medium(batch))
 
     def first(self, value: Any, num: int) -> Any:
         """The first `num` items of a preview, before or after `decode`."""

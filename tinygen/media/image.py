@@ -49,12 +49,12 @@ class Image(Picture):
         return grid(items, columns)
 
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
-        """The channels of the images, since models accept any height and width."""
+        """The channels of the images, since models accept any height and width; of tokens, with rotary positions only."""
         seen = super().seen_by_weights(name, field, rotary=rotary)
-        return seen | {"shape": field.shape[2:]} if name == "x" else seen
+        return seen | {"shape": field.shape[2:]} if name == "x" or (name == "tokens" and rotary) else seen
 
     def positions(self, spec: Spec) -> tuple[int, int] | None:
-        height, width, _ = spec["x"].shape
+        height, width = spec["x" if "x" in spec else "tokens"].shape[:2]
         return height, width
 
 

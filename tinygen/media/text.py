@@ -45,7 +45,8 @@ class Text(Medium):
 
     def check_spec(self, spec: Spec) -> None:
         parts = [spec.get(name) for name in ("tokens", "target", "segment")]
-        if len({(part.shape, part.dtype) if part else () for part in parts}) > 1 or not parts[0] or parts[0].dtype != "int32":
+        rows = {(part.shape, part.dtype) if part else () for part in parts}
+        if len(rows) > 1 or not parts[0] or parts[0].dtype != "int32" or len(parts[0].shape) != 1:
             raise UserError("an example of text must be three int32 rows of the same length: tokens, target and segment")
         if any(part is None or (part.low, part.high) != (0, self.vocabulary.end) for part in parts[:2]):
             raise UserError(f"the tokens of an example must be those of its vocabulary, 0 to {self.vocabulary.end}")

@@ -74,7 +74,7 @@ class ConvNeXt(Conditioned):
         check_positive("model", patch=patch, expansion=expansion, condition_width=condition_width, time_scale=time_scale)
         stack.check(remat, 0, 1)
         dims, channels = len(shape) - 1, shape[-1]
-        self.patch, self.inputs, self.remat = patch, tuple(inputs), remat
+        self.patch, self.channels, self.inputs, self.remat = patch, channels, tuple(inputs), remat
         block: dict[str, Any] = dict(condition=condition_width, side=side, dims=dims, expansion=expansion, depthwise=depthwise)
 
         def linear(fan_in: int, fan_out: int, *, zero: bool = False) -> Linear:
@@ -102,10 +102,11 @@ class ConvNeXt(Conditioned):
         self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *,
         rngs: nnx.Rngs | None = None,
     ) -> Output:  # fmt: skip
-        """Args: x [B, *places, C]; t [B] in [0, 1]; r [B] for an average velocity; cond: `label` int32 [B], `keep` bool [B], False for the
-        null condition, and the objective's scalars [B].
+        """Args: x [B, *places, C], or tokens int32 [B, *places] (see `layers.as_channels`); t [B] in [0, 1]; r [B] for an average
+        velocity; cond: `label` int32 [B], `keep` bool [B], False for the null condition, and the objective's scalars [B].
         """
         del rngs  # no dropout
+        x = layers.as_channels(x, self.channels)
         h, cond = span(t, r, self.inputs, "ConvNeXt"), cond or {}
         c = jax.nn.silu(self.time(t) + self.label_embedding(cond, len(x)) + self.scalars(h, cond))
         z = stack.apply(self.blocks, self.embed(space_to_depth(x, self.patch)), c, remat=self.remat, scan=0)

@@ -22,8 +22,7 @@ from tinygen.errors import UserError, check_positive, unknown
 from tinygen.nn import experts as mixture
 from tinygen.nn import layers, masking, rope, stack
 from tinygen.nn.attention import Attention
-from tinygen.nn.caption_encoder import TextEncoder, pooled
-from tinygen.nn.conditioning import Conditioned, Scalars, span
+from tinygen.nn.conditioning import Caption, Conditioned, Scalars, span
 from tinygen.nn.experts import Experts
 from tinygen.nn.feed_forward import SwiGLU, swiglu_hidden
 from tinygen.nn.layers import Linear, Output
@@ -32,9 +31,6 @@ POSITIONS = ("sincos", "rope")
 
 Stream = tuple[jax.Array, dict[str, jax.Array]]
 """What blocks pass on: tokens [B, L, D], and the sums of the experts' statistics so far; {} without experts."""
-
-Caption = tuple[jax.Array, jax.Array]
-"""A caption's features [B, S, C], and bool [B, S], False for padding."""
 
 
 class Block(nnx.Module):
@@ -130,9 +126,8 @@ class MicroDiT(Conditioned):
         self.final_modulation = linear(width, 2 * width, zero=True)
         self.final = linear(width, outputs, zero=True)
         self._add_mixer(mixer_depth, mixer, width, linear, (mixer // size, size, hidden(mixer, mlp_ratio)), **common)
-        reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, width=text, depth=text_depth)
-        self.text = TextEncoder(**reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind) if text else None
-        self.caption = linear(text, width) if text else None
+        reading: dict[str, Any] = dict(vocabulary=text_vocabulary, length=text_length, features=text_features, depth=text_depth)
+        self.make_caption(text, width, **reading, heads=text // size, hidden=hidden(text, mlp_ratio), **kind)
         self.inputs, self.scalars = tuple(inputs), Scalars(inputs, width, time_scale, rngs=rngs)
         self.head = linear(width, outputs, zero=True) if head else None
         self.head_modulation = linear(width, 2 * width, zero=True) if head else None
@@ -150,17 +145,18 @@ class MicroDiT(Conditioned):
         self, x: jax.Array, t: jax.Array, r: jax.Array | None = None, cond: Mapping[str, jax.Array] | None = None, *,
         rngs: nnx.Rngs | None = None,
     ) -> Output:  # fmt: skip
-        """Args: x [B, H, W, C]; t [B] in [0, 1]; cond: `label` int32 [B], `text` int32 [B, S] or `embed` [B, S, E] and `embed_mask`
-        bool [B, S] (or what `encode` makes of them), and `keep` bool [B], False for the null condition.
+        """Args: x [B, H, W, C], or tokens int32 [B, H, W] (see `layers.as_channels`); t [B] in [0, 1]; cond: `label` int32 [B], `text`
+        int32 [B, S] or `embed` [B, S, E] and `embed_mask` bool [B, S] (or what `encode` makes of them), and `keep` bool [B], False for
+        the null condition.
 
         rngs: the stream `mask` chooses the patches to drop, in training; None = drop none
         """
         h = span(t, r, self.inputs, "MicroDiT")
-        tokens, angles = self._placed(self.embed(layers.patchify(x, self.patch)))
+        tokens, angles = self._placed(self.embed(layers.patchify(layers.as_channels(x, self.shape[-1]), self.patch)))
         B, L, _ = tokens.shape
         cond = self.encode(cond or {}, B)
-        caption = (cond["caption"], cond["caption_mask"]) if self.text is not None else None
-        c = jax.nn.silu(self.time(t) + self._condition(cond, B) + self.scalars(h, cond))
+        caption = self.caption_tokens(cond)
+        c = jax.nn.silu(self.time(t) + self.pooled_condition(cond, B) + self.scalars(h, cond))
         if self.project is not None:
             modulation = None if self.mixer_modulation is None else self.mixer_modulation(c)
             tokens, _ = stack.apply(self.mixer, (tokens, {}), c, modulation, caption, angles, remat=self.remat, scan=0)
@@ -193,24 +189,6 @@ class MicroDiT(Conditioned):
         shift, scale = jnp.split(modulation(c), 2, -1)
         patches = final(layers.modulate(layers.layer_norm(tokens), shift, scale))
         return layers.unpatchify(patches if kept is None else kept.scatter(patches), self.shape, self.patch)
-
-    def encode(self, cond: Mapping[str, jax.Array], batch: int) -> Mapping[str, jax.Array]:
-        """The conditions with encoded captions, which do not depend on x or t: encode once, sample with many evaluations.
-
-        `caption` [B, S, C] and `caption_mask` bool [B, S] replace the tokens or embeddings.
-        """
-        if self.text is None or "caption" in cond:
-            return cond
-        given = cond.get("text", cond.get("embed"))
-        mask = cond.get("embed_mask")
-        caption, mask = self.text.null_caption(batch, 1) if given is None else self.text(given, cond.get("keep"), mask)
-        rest = {name: value for name, value in cond.items() if name not in ("text", "embed", "embed_mask")}
-        return {**rest, "caption": caption, "caption_mask": mask}
-
-    def _condition(self, cond: Mapping[str, jax.Array], batch: int) -> jax.Array:
-        """The pooled conditions [B, D]; zero for an unconditional model."""
-        words = jnp.zeros(()) if self.caption is None else self.caption(pooled(cond["caption"], cond["caption_mask"]))
-        return words + self.label_embedding(cond, batch)
 
     @staticmethod
     def _check(

@@ -62,15 +62,20 @@ class Projections(nnx.Module):
         self.key_norm = RMSNorm(head_size) if qk_norm else None
         self.heads, self.kv_heads, self.head_size, self.precision = heads, kv_heads, head_size, precision
 
-    def project(self, x: jax.Array, context: jax.Array | None, angles: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(queries [B, L, N, K] of x [B, L, D], keys and values [B, S, N', K] of the context [B, S, C] or x), normalized and rotated."""
+    def project(
+        self, x: jax.Array, context: jax.Array | None, angles: jax.Array | None, context_angles: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(queries [B, L, N, K] of x [B, L, D], keys and values [B, S, N', K] of the context [B, S, C] or x), normalized and rotated.
+
+        context_angles: of the keys; None = those of the queries
+        """
         x = narrow(x, precision=self.precision)
         other = x if context is None else narrow(context, precision=self.precision)
         given = ((self.query, x), (self.key, other), (self.value, other))
         q, k, v = (narrow(f(rows), precision=self.precision).reshape(*rows.shape[:2], -1, self.head_size) for f, rows in given)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
-        return (q, k, v) if angles is None else (rotate(q, angles), rotate(k, angles), v)
+        return (q, k, v) if angles is None else (rotate(q, angles), rotate(k, angles if context_angles is None else context_angles), v)
 
 
 class Attention(Projections):
@@ -95,15 +100,17 @@ class Attention(Projections):
         raise UserError(f"{what} a block has {self.heads}: change config.model.attention_first, mixer_width or text_width")
 
     def __call__(
-        self, x: jax.Array, context: jax.Array | None = None, mask: jax.Array | None = None, *, angles: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: jax.Array, context: jax.Array | None = None, mask: jax.Array | None = None, *, angles: jax.Array | None = None,
+        context_angles: jax.Array | None = None,
+    ) -> jax.Array:  # fmt: skip
         """x [B, L, D], context [B, S, C] -> [B, L, D].
 
         mask: bool [B, S], True for the tokens of the context (or of x) to attend to
         angles: [L, K/2] or [B, L, K/2], by which the queries and keys of every head are rotated (see `rope`); None = no rotation
+        context_angles: [S, K/2] or [B, S, K/2], for the keys, if they are at other places
         """
         B, L, _ = x.shape
-        q, k, v = self.project(x, context, angles)
+        q, k, v = self.project(x, context, angles, context_angles)
         segments = None if mask is None else (jnp.ones((B, L), jnp.int32), mask.astype(jnp.int32))
         method = "auto" if segments is not None and self.method == "cudnn" else self.method  # cudnn has no masks
         mixed = attention(q, k, v, segments=segments, precision=self.precision, method=method, needs_jvp=self.needs_jvp)

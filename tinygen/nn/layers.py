@@ -121,6 +121,11 @@ class LayerNorm(nnx.Module):
         return layer_norm(x) * self.scale[...]
 
 
+def as_channels(x: jax.Array, channels: int) -> jax.Array:
+    """x [B, *places, C] unchanged, or the one-hot vectors [B, *places, C] of tokens int32 [B, *places]; tokens from C on, masks, are 0."""
+    return jax.nn.one_hot(x, channels) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
+
 def modulate(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
     """x [B, L, D] scaled and shifted by [B, D], per example (Peebles & Xie 2023)."""
     return x * (1.0 + scale[:, None]) + shift[:, None]

@@ -11,15 +11,15 @@ LONGEST = 100.0  # frequencies from 1 to nearly 1/100 radians per patch, for ima
 LONGEST_LINE = 10_000.0  # from 1 to nearly 1/10,000 radians per token, for texts of hundreds of tokens
 
 
-def angles(height: int, width: int, head_size: int, grid: int = 0) -> np.ndarray:
+def angles(height: int, width: int, head_size: int, grid: int = 0, *, scale: float = 1.0, offset: float = 0.0) -> np.ndarray:
     """float64 [height · width, head_size / 2]: the rotation of each pair of a head's features at each place of a grid, row by row.
 
     The first half depends on the row, the second on the column (axial; Heo et al. 2024, arXiv 2403.13298).
-    head_size: a multiple of 4; grid: see `layers.coordinates`
+    head_size: a multiple of 4; grid: see `layers.coordinates`; scale, offset: of the coordinates, for a grid of blocks of places
     """
     quarter = head_size // 4
     frequencies = LONGEST ** -(np.arange(quarter) / quarter)
-    return np.concatenate([place[:, None] * frequencies for place in coordinates(height, width, grid)], -1)
+    return np.concatenate([(scale * place[:, None] + offset) * frequencies for place in coordinates(height, width, grid)], -1)
 
 
 def line_angles(position: jax.Array, head_size: int) -> jax.Array:

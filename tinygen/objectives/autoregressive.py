@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ class Autoregressive(Generating, Objective):
     token_bytes: length of each token in bytes of text
     The other fields are described in `tinygen.config.schema.OBJECTIVES`.
     """
+
+    passes: ClassVar[tuple[str, ...]] = ("segment",)
 
     vocabulary: int
     token_bytes: tuple[int, ...]

@@ -23,12 +23,17 @@ class Objective:
     needs_jvp: ClassVar[bool] = False  # whether the loss takes forward-mode derivatives of the model, which some kernels lack
     inputs: ClassVar[tuple[str, ...]] = ()  # the model's scalar inputs besides the time, by name
     max_time_scale: ClassVar[float] = math.inf  # the largest config.model.time_scale with stable training
+    passes: ClassVar[tuple[str, ...]] = ()  # arguments that it passes to the model and that tell its kind of model from others
     length = new_tokens = 0  # tokens of context, and most new tokens per sample
 
     @property
     def head(self) -> bool:
         """Whether the model needs a second output."""
         return False
+
+    def facts(self) -> dict[str, Any]:
+        """Keywords for the model's constructor, in place of the data's or in addition to them."""
+        return {"needs_jvp": self.needs_jvp, "inputs": self.inputs, "head": self.head}
 
     def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
         """(the scalar to minimise, metrics): floats, or (sum, weight) pairs that are summed over batches before the division."""

@@ -34,7 +34,7 @@ def to_medium(domain: Domain, x: np.ndarray) -> np.ndarray:
 
     Each calling process decodes all of x on its own devices. Raises UserError as `check` does.
     """
-    return _decoding(domain)(domain.unscaled(x)) if isinstance(domain, Latents) else x
+    return _decoding(domain)(domain.unscaled(x)) if isinstance(domain, Latents) else domain.to_medium(x)
 
 
 def items(codec: Codec, x: np.ndarray) -> Any:

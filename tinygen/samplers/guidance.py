@@ -103,11 +103,7 @@ class Denoising:
 
 def check(cond_drop: float, sampler: str, nfe: int, guidance: float, learns: str = "velocity") -> None:
     """Raises UserError for settings that are invalid, or do not suit what the model learns (see `Denoising.learns`)."""
-    check_share("objective", cond_drop=cond_drop)
-    if not math.isfinite(guidance):
-        raise UserError(f"guidance {guidance} must be a finite number; 1 is off")
-    if nfe > MAX_NFE:
-        raise UserError(f"nfe={nfe}: at most {MAX_NFE:,} network evaluations per sample; 50 are plenty")
+    check_guidance(cond_drop, nfe, guidance)
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     if SAMPLERS[sampler].needs != learns:
@@ -118,6 +114,15 @@ def check(cond_drop: float, sampler: str, nfe: int, guidance: float, learns: str
             else f"sampler {sampler} takes whole steps of an average velocity, and this objective learns the velocity at an instant: use "
             "sampler heun, or an objective such as meanflow"
         )
+
+
+def check_guidance(cond_drop: float, nfe: int, guidance: float) -> None:
+    """Raises UserError for invalid settings of guidance and for too many network evaluations."""
+    check_share("objective", cond_drop=cond_drop)
+    if not math.isfinite(guidance):
+        raise UserError(f"guidance {guidance} must be a finite number; 1 is off")
+    if nfe > MAX_NFE:
+        raise UserError(f"nfe={nfe}: at most {MAX_NFE:,} network evaluations per sample; 50 are plenty")
     if guidance != 1 and cond_drop == 0:
         raise UserError(f"guidance {guidance} needs a model trained with config.objective.cond_drop > 0; without it use guidance 1")
 
@@ -131,7 +136,7 @@ def conditions_of(batch: Cond, key: jax.Array, drop: float) -> dict[str, jax.Arr
     """A batch's conditions, and `keep` bool [B], False for a random share `drop` of the examples: they get the null condition."""
     cond = {name: batch[name] for name in CONDITIONS if name in batch}
     if cond:
-        cond["keep"] = jax.random.uniform(key, (len(batch["x"]),)) >= drop
+        cond["keep"] = jax.random.uniform(key, (len(next(iter(cond.values()))),)) >= drop
     return cond
 
 

@@ -7,6 +7,18 @@ what the previous ones kept. Tokens with equal probability are kept or dropped t
 import jax
 import jax.numpy as jnp
 
+from tinygen.errors import UserError
+
+
+def check(temperature: float, top_k: int, top_p: float) -> None:
+    """Raises UserError for settings out of range."""
+    if temperature != 0 and not 0.01 <= temperature <= 100:
+        raise UserError(f"temperature {temperature} must lie in [0.01, 100], or be 0 to take the most likely token")
+    if top_k < 0:
+        raise UserError(f"top_k {top_k} must not be negative; 0 is off")
+    if not 0 < top_p <= 1:
+        raise UserError(f"top_p {top_p} must lie in (0, 1]; 1 is off")
+
 
 def filtered(
     logits: jax.Array, seen: jax.Array | None, *, temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float

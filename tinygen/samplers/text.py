@@ -67,12 +67,7 @@ class Generating:
     new_tokens: int
 
     def __post_init__(self) -> None:
-        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
-            raise UserError(f"temperature {self.temperature} must lie in [0.01, 100], or be 0 to take the most likely token")
-        if self.top_k < 0:
-            raise UserError(f"top_k {self.top_k} must not be negative; 0 is off")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p {self.top_p} must lie in (0, 1]; 1 is off")
+        filters.check(self.temperature, self.top_k, self.top_p)
         if not 0 <= self.min_p <= 1:
             raise UserError(f"min_p {self.min_p} must lie in [0, 1]; 0 is off")
         if not (0 < self.repetition_penalty < math.inf):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -155,7 +154,7 @@ def show_data(workdir: files.Folder, source: DataSource, num: int) -> None:
         return
     indices = np.linspace(0, len(examples) - 1, min(num, len(examples))).astype(int)  # the split may be sorted by label
     batch = examples.take(indices)
-    items = codec.medium.of_batch(batch, functools.partial(latents.to_medium, codec.domain))
+    items = codec.medium.of_batch(batch, lambda batch: latents.to_medium(codec.domain, batch[codec.domain.key]))
     workdir.write(f"data.{codec.medium.sheet_suffix}", codec.medium.encode(codec.medium.overview(items)))
     labels = [codec.labels[label] for label in batch.get("label", [])] if codec.labels else []
     about = {"file": examples.names(indices), "caption": examples.captions(indices), "label": labels}
