@@ -15,8 +15,8 @@ def get_config(variant: str = "") -> Config:
     config = base(
         data=dict(name="digits8", tokens=True),
         batch_size=64,
-        model=dict(name="hourglass", width=128, depth=(1, 4, 1), shorten=2, heads=4),
-        objective=dict(name="discrete", process="uniform", nfe=64, temperature=0.8, proportion=(0.5, 0.2)),
+        model=dict(name="hourglass", width=96, depth=(1, 4, 1), shorten=2, heads=4),
+        objective=dict(name="discrete", process="uniform", nfe=64, temperature=0.8, proportion=0.5),
         optim=dict(lr=2e-3, warmup=100),
         ema=dict(decay=0.995),
         train=dict(preview_num=80, steps=2500, preview_every=500, eval_every=500, checkpoint_every=500),

@@ -24,6 +24,7 @@ from tinygen.pretrained import latents
 from tinygen.sampling import text as writing
 from tinygen.sampling.conditions import Asked, asked
 from tinygen.sampling.draw import BATCH, counted
+from tinygen.sampling.history import SHOWN, animation
 from tinygen.sampling.settings import configured, find, guidance, spent, stepping
 from tinygen.system.terminal import drop_output, say
 from tinygen.train_step import Tree
@@ -41,6 +42,7 @@ class Drawing:
     num: number of samples; None = one per text prompt, or BATCH
     settings: overrides of the recipe's sampler settings: SETTINGS, nfe
     batch_size: samples drawn together
+    history: write the steps of the first samples as an animation
     """
 
     step: int | None = None
@@ -49,6 +51,7 @@ class Drawing:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
     batch_size: int = BATCH
+    history: bool = False
 
 
 def main(ckpt: str, request: Request, drawing: Drawing, *, out: str | None = None, autoencoder: str | None = None) -> int:
@@ -64,29 +67,51 @@ def main(ckpt: str, request: Request, drawing: Drawing, *, out: str | None = Non
     parts = build.parts(config, saved.codec)
     if not parts.objective.generates:
         raise UserError(f"objective {config.objective.name!r} draws no samples")
-    if "" in request.stop:
-        raise UserError("--stop is empty: give the string before which a text ends")
+    _check(request, drawing, parts, config.objective.name)
     num = drawing.num or next(filter(None, (each.number(request) for each in saved.codec.conditions)), BATCH)
     wanted = asked(saved.codec, request, num, config.objective.get("guidance"))
     latents.check(saved.codec.domain)
+    if request.given is not None:
+        tokens = latents.given(saved.codec, request.given)
+        wanted = wanted._replace(cond={**wanted.cond, "given": np.broadcast_to(tokens, (num, *tokens.shape))})
     folder = target(out, saved)
     weights = load(saved, parts, ema=drawing.ema)
     draw = _streamed if parts.objective.streams else _whole
     items, evaluations = draw(weights, parts, wanted, config, num=num, seed=drawing.seed, batch_size=drawing.batch_size, stops=request.stop)
+    shown: dict[str, Any] = dict(num=min(num, SHOWN), seed=drawing.seed, negative=wanted.negative)
+    steps = animation(weights, parts, wanted.cond, **shown) if drawing.history else b""
     if processes.leads():
         provenance = {
             "checkpoint": str(saved.workdir), "checkpoint_step": saved.step, "ema": drawing.ema, "seed": drawing.seed, "num": num,
             **_choices(config, saved.codec), **({} if evaluations is None else spent(config, evaluations)),
             **({} if request.negative is None else {"negative": request.negative}),
-            **({"stop": list(request.stop)} if request.stop else {}),
+            **({"stop": list(request.stop)} if request.stop else {}), **({} if request.given is None else {"given": request.given}),
         }  # fmt: skip
         _clear(folder)
         write(folder, items, wanted, saved.codec, provenance)
+        if steps:
+            folder.write("history.gif", steps)
         say(f"{num} sample{'s' * (num > 1)} of step {saved.step} in {folder}", error=saved.codec.medium.printed)
         if "nfe_most" in provenance:
             nfe = f"{provenance['nfe']:.1f} network evaluations per sample, {provenance['nfe_most']} at most"
-            say(f"{config.objective.sampler} took {nfe}")
+            say(f"sampler {config.objective.sampler} took {nfe}")
     return 0
+
+
+def _check(request: Request, drawing: Drawing, parts: build.Parts, name: str) -> None:
+    """Raises UserError for a request that the objective cannot meet."""
+    objective, medium = parts.objective, parts.codec.medium
+    if "" in request.stop:
+        raise UserError("--stop is empty: give the string before which a text ends")
+    if request.stop and not objective.streams:
+        raise UserError(f"--stop={request.stop[0]}: objective {name!r} writes all of a text at once")
+    for option, wanted in {"--given": request.given is not None, "--history": drawing.history}.items():
+        if wanted and not objective.infills:
+            raise UserError(f"{option} needs a model of tokens, trained with objective 'discrete', and this one is of {name!r}")
+    if drawing.history and not medium.animates:
+        raise UserError(f"--history draws pictures, and this model's samples are {medium.noun}")
+    if request.given is not None and medium.printed and request.prompts:
+        raise UserError("give --prompt or --given, whose text may begin with the prompt, not both")
 
 
 def _choices(config: Config, codec: Codec) -> dict[str, Any]:
@@ -101,7 +126,12 @@ def _whole(
     """(samples as items of the medium, network evaluations of each). options: of `counted`"""
     del config, stops
     x, evaluations = counted(weights, parts, wanted.cond, negative=wanted.negative, **options)
-    return latents.items(parts.codec, np.asarray(x)) if processes.leads() else None, evaluations
+    if not processes.leads():
+        return None, evaluations
+    items, medium = latents.items(parts.codec, np.asarray(x)), parts.codec.medium
+    if medium.printed:
+        say(f"{items[0]}\n" if len(items) == 1 else medium.overview(items))
+    return items, evaluations
 
 
 def _streamed(weights: tuple[Tree, Tree], parts: build.Parts, wanted: Asked, config: Config, **options: Any) -> tuple[list[str], None]:

@@ -13,7 +13,8 @@ JOINT = FIRST[:, None] * NEXT
 ENTROPY = -np.sum(JOINT * np.log(JOINT))
 KEYS = dict(
     places=(2,), vocabulary=V, token_bytes=(), process="mask", unrolls=2, cond_drop=0.0, sampler="auto", nfe=2, guidance=1.0,
-    temperature=1.0, anneal=0.0, top_k=0, top_p=1.0, schedule="linear", choice_temperature=1.0, remask=0.0, proportion=(0.5, 0.5),
+    temperature=1.0, temperature_decay=0.0, top_k=0, top_p=1.0, schedule="linear", choice_temperature=1.0, remask=0.0, proportion=0.5,
+    proportion_decay=0.0,
     min_steps=4,
 )  # fmt: skip
 

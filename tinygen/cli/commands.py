@@ -59,17 +59,20 @@ def _check(values: flags.FlagValues, recipe: Recipe) -> int | None:
 
 
 def _sample(values: flags.FlagValues, recipe: None) -> int | None:
-    settings = _settings(values, (*options.DENOISING, *options.WRITING))
+    settings = _settings(values, (*options.DENOISING, *options.TOKENS, *options.WRITING))
     ckpt = required(values, "ckpt", "a run's workdir, for example --ckpt=runs/dit_pixel_faces")
     prompts = _prompts(values)
     with _joined(values, values):
         from tinygen.data.condition import Request
         from tinygen.sample import Drawing
 
-        request = Request(labels=values.labels or (), prompts=prompts, negative=values.negative, stop=values.stop, encoder=values.encoder)
+        request = Request(
+            labels=values.labels or (), prompts=prompts, negative=values.negative, stop=values.stop, encoder=values.encoder,
+            given=values.given,
+        )  # fmt: skip
         drawing = Drawing(
             step=values.step, ema=values.ema, num=values.num or (len(prompts) if values.prompts else None), settings=settings,
-            seed=values.seed, batch_size=values.batch_size,
+            seed=values.seed, batch_size=values.batch_size, history=values.history,
         )  # fmt: skip
         return _command("sample")(ckpt, request, drawing, out=values.out, autoencoder=values.autoencoder)
 
@@ -110,7 +113,7 @@ def _eval_fid(values: flags.FlagValues, recipe: None) -> int | None:
         return importlib.import_module("tinygen.evaluation.compare").main(values.compare, values.allow)
     from tinygen.evaluation.grid import parse
 
-    settings = _settings(values, options.DENOISING)
+    settings = _settings(values, (*options.DENOISING, *options.TOKENS))
     points = parse(values.grid)
     if twice := [name for name in settings if name in points]:
         raise UserError(f"--{twice[0]} is given twice: as a flag and in --grid {twice[0]}=...")

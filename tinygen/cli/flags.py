@@ -14,7 +14,9 @@ SCORING, TIMEOUT = SCHEMA["eval"], SCHEMA["distributed_timeout"]
 SHELLS = ("bash", "zsh", "fish")
 # Flags that override the recipe's config.objective.NAME
 DENOISING = ("nfe", "guidance", "sampler", "time_grid", "shift", "tolerance")
-WRITING = ("new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+TOKENS = ("temperature", "temperature_decay", "top_k", "top_p", "schedule", "choice_temperature", "remask")
+TOKENS += ("proportion", "proportion_decay", "min_steps")
+WRITING = ("new_tokens", "min_p", "repetition_penalty")
 
 STRING, INTEGER, BOOLEAN, ENUM = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_boolean, flags.DEFINE_enum
 LIST, REPEATED = flags.DEFINE_list, flags.DEFINE_multi_string
@@ -59,6 +61,7 @@ _DRAWING = (
     *CKPT,
     Flag(STRING, "autoencoder", None, "Decoder of the run's latents, if it has moved: a .safetensors file or a run."),
     *_overrides("flow", DENOISING),
+    *_overrides("discrete", TOKENS),
     Flag(INTEGER, "seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1),
     Flag(INTEGER, "batch_size", 64, "Samples per batch; affects speed and memory, not the samples.", lower_bound=1),
 )
@@ -82,6 +85,8 @@ SAMPLE = (
     Flag(STRING, "negative", None, "Negative prompt for guidance. Default: the null condition."),
     Flag(STRING, "encoder", None, "Folder of the run's text encoder, if it has moved."),
     *_overrides("autoregressive", WRITING),
+    Flag(STRING, "given", None, "Image file whose transparent pixels are drawn, or text in which {20} is a gap of 20 tokens."),
+    Flag(BOOLEAN, "history", False, "Also write history.gif: the first 16 samples after each step, for models of tokens."),
     Flag(REPEATED, "stop", [], "Stop sequence, excluded from the text; repeatable."),
     Flag(STRING, "out", None, "Output folder. Default: <workdir>/sampled/<step>."),
 )

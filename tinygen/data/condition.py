@@ -22,6 +22,7 @@ class Request:
     negative: the negative prompt, which guidance steers away from
     stop: strings that end a text
     encoder: folder or name of the text encoder, if not the run's own
+    given: an item with gaps that are drawn (see `Medium.read_given`)
     """
 
     labels: Sequence[str] = ()
@@ -29,6 +30,7 @@ class Request:
     negative: str | None = None
     stop: Sequence[str] = ()
     encoder: str | None = None
+    given: str | None = None
 
 
 class Condition:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tinygen.errors import UserError
-from tinygen.media.base import Spec
+from tinygen.media.base import FREE, Spec
 
 LONGEST = 4096  # characters of a name or a path
 LARGEST = 2**14  # pixels per side, and channels
@@ -20,15 +20,24 @@ FAR = 3.0  # tolerated factor between the standard deviation of a batch and 1
 class Domain:
     """The domain of raw values; subclasses override what differs. `tinygen.pretrained.latents` decodes latents.
 
-    key: the array of an example that holds them
+    raw: whether the medium needs no network
+    key: the array of an example that holds the values
     """
 
     raw: ClassVar[bool] = True
     key: ClassVar[str] = "x"
 
     def to_medium(self, x: np.ndarray) -> np.ndarray:
-        """Values [N, ...] as those of the medium. Latents, which need a network for it, override nothing."""
+        """Values [N, ...] as those of the medium, unless a network is needed for it."""
         return x
+
+    def of_medium(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """An example's tokens int32, FREE where the medium's values x are not `known`, unless a network is needed for it."""
+        return np.where(known, x, FREE).astype(np.int32)
+
+    def medium_shape(self, spec: Spec) -> tuple[int, ...]:
+        """The shape of an example in the medium."""
+        return spec["x" if "x" in spec else "tokens"].shape
 
     def to_json(self) -> dict[str, Any]:
         return {}
@@ -54,7 +63,6 @@ class Levels(Domain):
 
     levels: int
 
-    raw: ClassVar[bool] = False
     key: ClassVar[str] = "tokens"
 
     def __post_init__(self) -> None:
@@ -73,9 +81,24 @@ class Levels(Domain):
         if field is None or len(field.shape) != 2 or (field.low, field.high) != (0, self.levels - 1):
             raise UserError(f"an example must be tokens [H, W] from 0 to {self.levels - 1}, the levels of brightness")
 
+    def check(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Raises UserError for a batch on one side of the middle, or without variation, as of data in another scale."""
+        tokens, middle = batch["tokens"], (self.levels - 1) / 2
+        if tokens.min() >= middle or tokens.max() <= middle or tokens.std() < 0.005 * self.levels:
+            span = f"{tokens.min()} to {tokens.max()} of 0 to {self.levels - 1}"
+            raise UserError(f"first batch: its levels of brightness span {span}: is their scale wrong?")
+
     def to_medium(self, x: np.ndarray) -> np.ndarray:
-        """[N, H, W] -> grey images [N, H, W, 1] in [-1, 1]."""
-        return (np.asarray(x, np.float32) * (2.0 / (self.levels - 1)) - 1.0)[..., None]
+        """[N, H, W] -> grey images [N, H, W, 1] in [-1, 1]; masks are grey."""
+        values = np.asarray(x, np.float32) * (2.0 / (self.levels - 1)) - 1.0
+        return np.where(np.asarray(x) < self.levels, values, 0.0)[..., None].astype(np.float32)
+
+    def of_medium(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """A grey image [H, W, 1] in [-1, 1] -> the nearest levels int32 [H, W]."""
+        return super().of_medium(np.round((x[..., 0] + 1.0) * (self.levels - 1) / 2.0), known)
+
+    def medium_shape(self, spec: Spec) -> tuple[int, ...]:
+        return (*spec["tokens"].shape, 1)
 
     def differences(self, old: Domain) -> list[str]:
         return [f"levels of brightness: {old.levels} -> {self.levels}"] if isinstance(old, Levels) and old != self else []

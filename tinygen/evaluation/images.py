@@ -117,7 +117,8 @@ def of_split(source: DataSource, split: str, name: str) -> Pictures:
     def reads(start: int) -> Iterator[Read]:
         for first in range(start, len(examples), BLOCK):
             block = np.arange(first, min(first + BLOCK, len(examples)))
-            for picture in source.codec.medium.decode(examples.take(block)["x"]):
+            domain = source.codec.domain
+            for picture in source.codec.medium.decode(domain.to_medium(examples.take(block)[domain.key])):
                 yield functools.partial(colour, picture)
 
     return Pictures(name=name, num=len(examples), fingerprint=f"{source.fingerprint}:{split}", reads=reads)

@@ -10,6 +10,7 @@ import numpy as np
 from tinygen.errors import UserError, unknown
 
 Batch = Mapping[str, np.ndarray]
+FREE = -1  # in place of a token that is not given
 LARGEST = 2**26  # values per example: readers of a codec allocate arrays of its shapes
 DTYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
 
@@ -53,6 +54,7 @@ class Medium:
     sheet_suffix: ClassVar[str] = ""  # of a preview's file, which shows several items; "" = they cannot be shown
     element: ClassVar[str] = ""  # the HTML element that shows such a file
     comparable: ClassVar[bool] = False  # whether scores over image features make sense
+    animates: ClassVar[bool] = False  # whether `animate` can make a file of several overviews
     printed: ClassVar[bool] = False  # whether samples go to stdout as well
     doubt: ClassVar[str] = "is its scale wrong?"  # asked where values are out of range
 
@@ -96,6 +98,14 @@ class Medium:
     def decode(self, x: np.ndarray) -> Any:
         """The items of a model's samples [N, ...], after any autoencoder has decoded them."""
         return x
+
+    def read_given(self, value: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(an item of `shape`, bool [...] where it is known) from the option --given. Raises UserError if it does not fit."""
+        raise UserError(f"--given={value}: {self.noun} data cannot be infilled")
+
+    def animate(self, frames: Sequence[Any]) -> bytes:
+        """The content of a file of overviews, one after another. Raises NotImplementedError unless the medium `animates`."""
+        raise NotImplementedError(self.name)
 
     def growing(self, stops: Sequence[str]) -> Any:
         """An item that grows token by token. Raises NotImplementedError for items that appear whole."""

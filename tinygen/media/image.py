@@ -3,12 +3,15 @@
 import dataclasses
 import io
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tinygen.errors import UserError
 from tinygen.media.base import Field, Medium, Spec
 
+FRAME_MS = 100  # milliseconds per frame of an animation
 BORDER = 2  # pixels between the images of a grid, before enlarging
 
 
@@ -19,12 +22,22 @@ class Picture(Medium):
     suffix: ClassVar[str] = "png"
     sheet_suffix: ClassVar[str] = "png"
     element: ClassVar[str] = "img"
+    animates: ClassVar[bool] = True
 
     def encode(self, item: np.ndarray) -> bytes:
         return png(item)
 
     def log(self, writer: Any, step: int, name: str, items: Any, overview: np.ndarray) -> None:
         writer.write_images(step, {name: overview[None]})
+
+    def animate(self, frames: Sequence[np.ndarray]) -> bytes:
+        """An animated GIF, which dwells on the last frame."""
+        from PIL import Image
+
+        buffer = io.BytesIO()
+        first, *rest = (Image.fromarray(frame[..., 0] if frame.shape[-1] == 1 else frame) for frame in frames)
+        first.save(buffer, "GIF", save_all=True, append_images=rest, duration=[FRAME_MS] * len(rest) + [20 * FRAME_MS], loop=0)
+        return buffer.getvalue()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +60,24 @@ class Image(Picture):
 
     def overview(self, items: np.ndarray, columns: int | None = None) -> np.ndarray:
         return grid(items, columns)
+
+    def read_given(self, value: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """An image file whose transparent pixels are unknown: (float32 [H, W, C] in [-1, 1], bool [H, W])."""
+        from PIL import Image
+
+        height, width, channels = shape
+        try:
+            with Image.open(value) as picture:
+                if picture.size != (width, height):
+                    has = f"{picture.width}x{picture.height}"
+                    raise UserError(f"--given={value} has {has} pixels, and this model draws {width}x{height}: give an image of that size")
+                known = np.asarray(picture.convert("RGBA"))[..., 3] >= 128
+                pixels = np.asarray(picture.convert("L" if channels == 1 else "RGB")).reshape(shape)
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            raise UserError(f"--given={value} is not an image that can be read: {getattr(error, 'strerror', None) or error}") from error
+        if known.all():
+            raise UserError(f"--given={value} has no transparent pixels: make those transparent that are to be drawn")
+        return pixels.astype(np.float32) / 127.5 - 1.0, known
 
     def seen_by_weights(self, name: str, field: Field, *, rotary: bool) -> dict[str, Any]:
         """The channels of the images, since models accept any height and width; of tokens, with rotary positions only."""

@@ -2,6 +2,7 @@
 
 import codecs
 import dataclasses
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -74,6 +75,23 @@ class Text(Medium):
             parts = np.split(row, np.flatnonzero(row == self.vocabulary.end))
             texts.append(ENDED.join(map(self.vocabulary.decode, parts)))
         return texts
+
+    def read_given(self, value: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """A text in which {20} is a gap of 20 tokens; what follows it is a gap too."""
+        tokens, known = np.zeros(shape, np.int32), np.zeros(shape, bool)
+        place = 0
+        for part in re.split(r"(\{[0-9]{1,9}\})", value):
+            if gap := re.fullmatch(r"\{([0-9]+)\}", part):
+                place += int(gap[1])
+                continue
+            row = self.vocabulary.encode(part)
+            if place + len(row) > shape[0]:
+                raise UserError(f"--given is {place + len(row):,} tokens long or longer, and this model writes {shape[0]:,}")
+            tokens[place : place + len(row)], known[place : place + len(row)] = row, True
+            place += len(row)
+        if known.all():
+            raise UserError("--given leaves no gap: {20} in the text is one of 20 tokens")
+        return tokens, known
 
     def growing(self, stops: Sequence[str]) -> "GrowingText":
         return GrowingText(self.vocabulary, stops)

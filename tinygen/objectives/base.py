@@ -20,6 +20,7 @@ class Objective:
 
     generates: ClassVar[bool] = False  # whether it can be sampled
     streams: ClassVar[bool] = False  # whether samples grow token by token, by `begin` and `more`, from a context of `length` tokens
+    infills: ClassVar[bool] = False  # whether it can draw the rest of given tokens, and has a `history`
     needs_jvp: ClassVar[bool] = False  # whether the loss takes forward-mode derivatives of the model, which some kernels lack
     inputs: ClassVar[tuple[str, ...]] = ()  # the model's scalar inputs besides the time, by name
     max_time_scale: ClassVar[float] = math.inf  # the largest config.model.time_scale with stable training
@@ -43,6 +44,10 @@ class Objective:
         self, model: Any, keys: jax.Array, cond: Batch | None = None, negative: Batch | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
         """(samples [B, ...], one per key; network evaluations of each, int32 [B], or None where they are not counted)."""
+        raise NotImplementedError
+
+    def history(self, model: Any, keys: jax.Array, cond: Batch | None = None, negative: Batch | None = None) -> jax.Array:
+        """The samples of `draw` in the making: [steps + 1, B, ...]."""
         raise NotImplementedError
 
     def begin(self, model: Any, prompt: jax.Array, prompt_mask: jax.Array, keys: jax.Array) -> Any:

@@ -42,6 +42,11 @@ def items(codec: Codec, x: np.ndarray) -> Any:
     return codec.medium.decode(to_medium(codec.domain, x))
 
 
+def given(codec: Codec, value: str) -> np.ndarray:
+    """The tokens of an item with gaps, as the option --given has it: int32 [*places], negative in the gaps. Raises UserError if invalid."""
+    return codec.domain.of_medium(*codec.medium.read_given(value, codec.domain.medium_shape(codec.spec)))
+
+
 def originals(domain: Domain, cure: str) -> DataSource | None:
     """The images behind latents, with which samples are compared; None for data that are not latents.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tinygen import rng
 from tinygen.errors import UserError, check_share, unknown
+from tinygen.media.base import FREE
 from tinygen.media.preview import Preview
 from tinygen.nn.conditioning import CONDITIONS
 from tinygen.samplers import guidance
@@ -20,7 +21,6 @@ from tinygen.samplers.cpu_groups import in_groups
 from tinygen.samplers.unmasking import SCHEDULES, Unmasking
 from tinygen.samplers.unrolling import Unrolling
 
-FREE = -1  # the place of a token that is not given
 SAMPLERS = {"confidence": "mask", "halton": "mask", "ancestral": "mask", "unrolled": "uniform"}  # the process of each
 
 Cond = Mapping[str, jax.Array]
@@ -50,6 +50,7 @@ class DrawingTokens:
     """
 
     generates: ClassVar[bool] = True
+    infills: ClassVar[bool] = True
 
     places: tuple[int, ...]
     vocabulary: int
@@ -59,13 +60,14 @@ class DrawingTokens:
     nfe: int
     guidance: float
     temperature: float
-    anneal: float
+    temperature_decay: float
     top_k: int
     top_p: float
     schedule: str
     choice_temperature: float
     remask: float
-    proportion: tuple[float, ...]
+    proportion: float
+    proportion_decay: float
     min_steps: int
 
     def __post_init__(self) -> None:
@@ -83,14 +85,15 @@ class DrawingTokens:
             raise UserError(f"nfe={self.nfe} is too few: one step{guided} takes {least} network evaluation{'s' * (least > 1)}")
         if self.schedule not in SCHEDULES:
             raise unknown("config.objective.schedule", self.schedule, SCHEDULES)
-        if not 0 <= self.anneal <= 1:
-            raise UserError(f"anneal {self.anneal} must lie in [0, 1]: the share of the temperature that is lost by the last step")
+        for name in ("temperature_decay", "proportion_decay"):
+            if not 0 <= (decay := getattr(self, name)) <= 1:
+                raise UserError(f"{name} {decay} must lie in [0, 1]: the share that is lost by the last step")
         if not 0 <= self.choice_temperature < math.inf:
             raise UserError(f"choice_temperature {self.choice_temperature} must be 0 (the surest places first) or positive")
         if self.remask and self.sampler != "ancestral":
             raise UserError(f"remask {self.remask} needs --sampler=ancestral; 0 is off")
-        if len(self.proportion) != 2 or not all(0 < each <= 1 for each in self.proportion):
-            raise UserError(f"proportion {self.proportion} must be two shares in (0, 1], of the first and of the last step")
+        if not 0 < self.proportion <= 1:
+            raise UserError(f"proportion {self.proportion} must lie in (0, 1]: the share of the tokens that a step redraws")
         if self.min_steps < 0:
             raise UserError(f"min_steps {self.min_steps} must not be negative")
 
@@ -113,9 +116,9 @@ class DrawingTokens:
 
         return in_groups(sample, keys, cond, negative)
 
-    def history(self, model: Any, keys: jax.Array, cond: Cond | None = None) -> jax.Array:
+    def history(self, model: Any, keys: jax.Array, cond: Cond | None = None, negative: Cond | None = None) -> jax.Array:
         """The tokens before the first step and after each, int32 [steps + 1, B, *places]; the mask is V. Arguments as for `draw`."""
-        frames = self._walk(model, keys, cond, None, keep=True).frames
+        frames = self._walk(model, keys, cond, negative, keep=True).frames
         return frames.reshape(-1, len(keys), *self.places)
 
     def evaluations(self, *, conditional: bool) -> int:
@@ -152,8 +155,8 @@ class DrawingTokens:
             ).loop()  # fmt: skip
         else:
             start, step = Unrolling(
-                logits=logits, draw=draw, given=given, keys=keys, steps=steps, vocabulary=self.vocabulary, proportion=self.proportion,
-                min_steps=self.min_steps,
+                logits=logits, draw=draw, given=given, keys=keys, steps=steps, vocabulary=self.vocabulary, min_steps=self.min_steps,
+                proportion=self.proportion, proportion_decay=self.proportion_decay,
             ).loop()  # fmt: skip
         return walked(step, start, steps, 2 if guided else 1, keep)
 
@@ -161,7 +164,7 @@ class DrawingTokens:
         """A token for each place, int32 [B, L], drawn from logits [B, L, V] at the temperature of step `index`."""
         if self.temperature == 0:
             return jnp.argmax(logits, -1).astype(jnp.int32)
-        share = 1.0 - self.anneal * index / max(1, steps - 1)
+        share = 1.0 - self.temperature_decay * index / max(1, steps - 1)
         rows = (logits / jnp.maximum(self.temperature * share, 1e-4)).reshape(-1, logits.shape[-1])
         kept = filters.filtered(rows, None, temperature=1.0, top_k=self.top_k, top_p=self.top_p, min_p=0.0, repetition_penalty=1.0)
         return rng.categorical(keys, kept.reshape(logits.shape))

@@ -23,8 +23,9 @@ class Unrolling:
     keys: jax.Array
     steps: int
     vocabulary: int
-    proportion: tuple[float, ...]
     min_steps: int
+    proportion: float
+    proportion_decay: float
 
     def loop(self) -> tuple[jax.Array, Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]]:
         """(the tokens before the first step, step(index, tokens) -> (tokens, whether an example is done [B]))."""
@@ -33,15 +34,14 @@ class Unrolling:
         return jnp.where(self.given < 0, noise, self.given), self._step
 
     def _step(self, index: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Redraws a random subset of the free places: exactly a `proportion` of them, and at least one.
+        """Redraws a random subset of the free places: exactly a proportion of them, and at least one.
 
         An example is done when the model proposes the tokens that it has, at every free place.
         """
         value_keys, place_keys = rng.halved(rng.folded(self.keys, index))
         values = self.draw(self.logits(tokens, jnp.zeros(len(tokens))), value_keys, index)
         free = self.given < 0
-        first, last = self.proportion
-        share = first + (last - first) * index / max(1, self.steps - 1)
+        share = self.proportion * (1.0 - self.proportion_decay * index / max(1, self.steps - 1))
         num = jnp.maximum(jnp.round(share * jnp.sum(free, 1)), 1)
         bits = jax.vmap(lambda key: jax.random.bits(key, free.shape[1:], "uint32"))(place_keys)
         rank = jnp.argsort(jnp.argsort(jnp.where(free, bits >> 1, jnp.uint32(0xFFFFFFFF)), 1), 1)  # given places come last

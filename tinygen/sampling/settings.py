@@ -15,6 +15,15 @@ from tinygen.distributed import processes
 from tinygen.errors import UserError
 from tinygen.samplers.table import SAMPLERS
 
+TOKENS = {  # settings of discrete diffusion, and what they need
+    "schedule": "config.objective.process=mask",
+    "choice_temperature": "--sampler=confidence",
+    "remask": "--sampler=ancestral",
+    "proportion": "config.objective.process=uniform",
+    "proportion_decay": "config.objective.process=uniform",
+    "min_steps": "config.objective.process=uniform",
+}
+
 
 def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Config:
     """A run's configuration for sampling on this machine, with overridden sampler settings. Raises UserError for settings that the
@@ -37,6 +46,8 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
         ),
         "tolerance": (adaptive, "--sampler=dopri5"),
     }
+    if "process" in keys:
+        wanted |= {name: (name in _of_tokens(changed), needed) for name, needed in TOKENS.items()}
     for name, (acts, needed) in wanted.items():
         if name in settings and not acts:
             raise UserError(f"--{name}={settings[name]} has no effect here: it needs {needed}")
@@ -45,6 +56,8 @@ def configured(config: Config, settings: Mapping[str, Any], codec: Codec) -> Con
 
 def stepping(config: Config) -> dict[str, Any]:
     """The settings of a sampler's steps that take effect; none for a uniform grid."""
+    if "process" in config.objective:
+        return {name: config.objective[name] for name in _of_tokens(config)}
     if _adaptive(config):
         return {"tolerance": config.objective.tolerance}
     names = {"logit_normal": ("time_grid",), "shifted": ("time_grid", "shift")}.get(config.objective.get("time_grid"), ())
@@ -52,8 +65,8 @@ def stepping(config: Config) -> dict[str, Any]:
 
 
 def spent(config: Config, evaluations: np.ndarray) -> dict[str, Any]:
-    """Network evaluations per sample; for an adaptive sampler their mean and maximum."""
-    if not _adaptive(config):
+    """Network evaluations per sample; their mean and maximum if they differ, and for an adaptive sampler."""
+    if not _adaptive(config) and evaluations.min() == evaluations.max():
         return {"nfe": int(evaluations[0])}
     return {"nfe": round(float(evaluations.mean()), 2), "nfe_most": int(evaluations.max())}
 
@@ -63,6 +76,14 @@ def guidance(config: Config, codec: Codec) -> dict[str, Any]:
     scale, interval = config.objective.get("guidance"), config.objective.get("guidance_interval", ())
     acts = codec.guided and scale != 1
     return {"guidance": scale if acts or scale is None else 1.0, "guidance_interval": list(interval) if acts else None}
+
+
+def _of_tokens(config: Config) -> tuple[str, ...]:
+    """The settings of discrete diffusion that take effect with the process and the sampler."""
+    keys, every = config.objective, ("temperature", "temperature_decay", "top_k", "top_p")
+    if keys.process == "uniform":
+        return (*every, "proportion", "proportion_decay", "min_steps")
+    return (*every, "schedule", *{"halton": (), "ancestral": ("remask",)}.get(keys.sampler, ("choice_temperature",)))
 
 
 def _adaptive(config: Config) -> bool:
