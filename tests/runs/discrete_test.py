@@ -10,6 +10,7 @@ from PIL import Image
 
 from tinygen import build, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
 from tinygen.cli import main as cli
 from tinygen.data.codec import Codec
 from tinygen.data.domain import Levels
@@ -122,7 +123,7 @@ def test_given_text_stays_where_it_is(plays, tmp_path, capsys):
         assert " OR " in text
         assert "BE" in text
     assert told.out.count("TO ") == 2
-    tokens = latents.given(Codec.from_json(json.loads((plays / "codec.json").read_text())), "ab{3}c")
+    tokens = latents.given(store.find(str(plays), None).codec, "ab{3}c")
     assert tokens[:6].tolist() == [97, 98, -1, -1, -1, 99]
     assert (tokens[6:] == -1).all()
 
