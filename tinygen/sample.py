@@ -103,7 +103,7 @@ def _check(request: Request, drawing: Drawing, parts: build.Parts, name: str) ->
     objective, medium = parts.objective, parts.codec.medium
     if "" in request.stop:
         raise UserError("--stop is empty: give the string before which a text ends")
-    if request.stop and not objective.streams:
+    if request.stop and medium.printed and not objective.streams:
         raise UserError(f"--stop={request.stop[0]}: objective {name!r} writes all of a text at once")
     for option, wanted in {"--given": request.given is not None, "--history": drawing.history}.items():
         if wanted and not objective.infills:

@@ -72,9 +72,9 @@ def test_without_labels_there_is_no_condition_to_give():
 
 
 def test_the_facts_are_those_that_the_arrays_have():
-    wordless = {"text_length": 0, "text_vocabulary": 0, "text_features": 0}
+    wordless = {"text_length": 0, "text_vocabulary": 0, "text_features": 0, "token_bytes": ()}
     assert LABELLED.facts() == wordless | {"classes": 3, "shape": (4, 4, 1)}
     tokens = Codec(medium=Array("text"), spec={"tokens": Field(shape=(12,), dtype="int32", low=0, high=49)})
-    assert tokens.facts() == wordless | {"classes": 0, "length": 12, "vocabulary": 50}
+    assert tokens.facts() == wordless | {"classes": 0, "places": (12,), "length": 12, "vocabulary": 50}
     curve = Codec(medium=Array("curve"), spec={key: Field(shape=(shape,), dtype="float32") for key, shape in (("x", 1), ("y", 3))})
     assert curve.facts() == wordless | {"classes": 0, "shape": (1,), "target_shape": (3,)}

@@ -143,7 +143,7 @@ def test_a_prompt_begins_the_text(plays, tmp_path, capsys):
         (["--proportion=0.3"], "no effect here: it needs config.objective.process=uniform"),
         (["--remask=0.1"], "--remask=0.1 has no effect here: it needs --sampler=ancestral"),
         (["--sampler=unrolled"], "sampler unrolled is not for process 'mask'"),
-        (["--stop=x"], "--stop"),
+        (["--stop=x"], "--stop=x: this model writes no text"),
     ],
 )
 def test_what_does_not_fit_digits_is_refused(digits, tmp_path, capsys, arguments, said):
