@@ -33,13 +33,8 @@ class Autoencoder(nnx.Module):
         self, *, shape: Sequence[int], widths: Sequence[int], depth: int, latent: int, groups: int, precision: str, attention: str,
         needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
-        check_positive("model", depth=depth, latent=latent, groups=groups)
-        if not 1 <= len(widths) <= 16 or any(width < 1 or width % groups for width in widths):
-            raise UserError(f"config.model.widths={tuple(widths)} must be 1 to 16 multiples of config.model.groups={groups}")
-        if len(shape) != 3:
-            raise UserError(f"model autoencoder reads images [H, W, C], but the data's examples have shape {list(shape)}")
-        self.factor, self.latent = 2 ** (len(widths) - 1), latent
-        self.check_sides(shape)
+        check_positive("model", latent=latent)
+        self.factor, self.latent = factor_of("autoencoder", shape, widths, depth=depth, groups=groups), latent
         kind: dict[str, Any] = dict(precision=precision, rngs=rngs, attention=attention, needs_jvp=needs_jvp)
         self.encoder = Encoder(shape[-1], 2 * latent, widths=widths, depth=depth, groups=groups, **kind)
         self.quant = Convolution(2 * latent, 2 * latent, side=1, precision=precision, rngs=rngs)
@@ -48,7 +43,7 @@ class Autoencoder(nnx.Module):
 
     def encode(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(mean, σ) of the latents' normal distribution, each [B, H/f, W/f, latent]. Raises UserError for sides that f does not divide."""
-        self.check_sides(x.shape[1:])
+        check_sides("autoencoder", x.shape[1:], self.factor)
         mean, log_variance = jnp.split(self.quant(self.encoder(x)), 2, -1)
         return mean, jnp.exp(0.5 * jnp.clip(log_variance, LOWEST, HIGHEST))
 
@@ -64,11 +59,27 @@ class Autoencoder(nnx.Module):
         z = mean if rngs is None else mean + deviation * jax.random.normal(rngs.posterior(), mean.shape)
         return self.decode(z), mean, deviation
 
-    def check_sides(self, shape: Sequence[int]) -> None:
-        H, W, _ = shape
-        if H % self.factor or W % self.factor:
-            near = "x".join(str(max(1, round(side / self.factor)) * self.factor) for side in (H, W))
-            raise UserError(f"images of {H}x{W}: this autoencoder needs sides that are multiples of {self.factor}, such as {near}")
+
+def factor_of(model: str, shape: Sequence[int], widths: Sequence[int], *, depth: int, groups: int) -> int:
+    """2^(stages - 1), which divides the sides of images. Raises UserError for sizes that make no encoder of images of `shape`.
+
+    model: its name, for messages
+    """
+    check_positive("model", depth=depth, groups=groups)
+    if not 1 <= len(widths) <= 16 or any(width < 1 or width % groups for width in widths):
+        raise UserError(f"config.model.widths={tuple(widths)} must be 1 to 16 multiples of config.model.groups={groups}")
+    if len(shape) != 3:
+        raise UserError(f"model {model} reads images [H, W, C], but the data's examples have shape {list(shape)}")
+    factor = 2 ** (len(widths) - 1)
+    check_sides(model, shape, factor)
+    return factor
+
+
+def check_sides(model: str, shape: Sequence[int], factor: int) -> None:
+    H, W, _ = shape
+    if H % factor or W % factor:
+        near = "x".join(str(max(1, round(side / factor)) * factor) for side in (H, W))
+        raise UserError(f"images of {H}x{W}: this {model} needs sides that are multiples of {factor}, such as {near}")
 
 
 class Encoder(nnx.Module):
