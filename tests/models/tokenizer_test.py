@@ -11,8 +11,8 @@ from tinygen.models.tokenizer import Tokenizer
 from tinygen.train_step import split
 
 SETTINGS = dict(
-    shape=(8, 8, 1), widths=(8, 16), depth=1, groups=4, quantizer="fsq", levels=(4, 3), codes=10, code_width=5, stages=1, code_decay=0.9,
-    precision="float32", attention="auto", needs_jvp=False,
+    shape=(8, 8, 1), widths=(8, 16), depth=1, groups=4, attends=False, quantizer="fsq", levels=(4, 3), codes=10, code_width=5, stages=1,
+    code_decay=0.9, precision="float32", attention="auto", needs_jvp=False,
 )  # fmt: skip
 X = np.random.default_rng(0).uniform(-1, 1, (4, 8, 8, 1)).astype(np.float32)
 KINDS = [dict(), dict(quantizer="vq"), dict(quantizer="vq", stages=3)]
@@ -58,6 +58,17 @@ def test_the_encoder_gets_a_gradient_through_the_codes(changes):
     model(X, rngs=nnx.Rngs(revival=jax.random.key(0)))
     grads = nnx.grad(lambda model: jnp.square(model(X)[0] - X).mean())(model)
     assert float(np.abs(grads["encoder"]["stem"]["kernel"][...]).max()) > 1e-6
+
+
+def test_attention_at_the_lowest_resolution_follows_each_block_there_and_changes_what_is_seen():
+    model, plain = create(attends=True, depth=2), create(depth=2)
+    assert [len(stage.attentions) for stage in model.encoder.stages] == [0, 2]
+    assert [len(stage.attentions) for stage in model.decoder.stages] == [3, 0]
+    assert [len(stage.attentions) for stage in (*plain.encoder.stages, *plain.decoder.stages)] == [0] * 4
+    stage = create(attends=True, shape=(32, 32, 1)).encoder.stages[1]
+    x = np.random.default_rng(0).normal(size=(1, 16, 16, 8)).astype(np.float32)
+    seen = jax.grad(lambda x: stage(x)[0, 0, 0].sum())(x)[0, -1, -1]  # ten pixels beyond what two convolutions reach
+    assert np.abs(seen).max() > 1e-6
 
 
 def test_images_of_another_size_are_taken_too_where_the_factor_divides_it():

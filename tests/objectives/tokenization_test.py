@@ -11,12 +11,15 @@ from sampling import sampled
 
 from tinygen import build, train
 from tinygen import config as config_lib
+from tinygen.checkpoints import store
+from tinygen.checkpoints.weights import load
 from tinygen.errors import UserError
 from tinygen.media import Image
 from tinygen.nn.quantize import Quantized
 from tinygen.objectives.image_quality import psnr
 from tinygen.objectives.tokenization import Tokenization, counted
-from tinygen.train_step import split
+from tinygen.pretrained import tokenizer
+from tinygen.train_step import merge, split
 from tinygen.training import held_out
 
 DRAW = np.random.default_rng(0)
@@ -152,6 +155,20 @@ def test_a_small_network_learns_to_give_digits_back_by_most_of_its_codes(trained
 def test_a_run_draws_no_samples(trained):
     with pytest.raises(UserError, match="objective 'tokenizer' draws no samples"):
         sampled(trained, num=1)
+
+
+@pytest.mark.slow
+def test_a_run_is_a_tokenizer_of_its_averaged_weights(trained):
+    ours = tokenizer.load(str(trained), "--tokenizer")
+    assert (ours.name, len(ours.sha256), ours.factor, ours.image_channels) == ("tokens", 64, 2, 1)
+    saved = store.find(trained)
+    parts = build.parts(saved.config, saved.codec)
+    model = merge(parts.graphdef, *load(saved, parts, ema=True))
+    x = next(build.data_source(saved.config).epoch("validation", 4))["x"]
+    tokens = jax.jit(ours.encode)(ours.variables, x)
+    np.testing.assert_array_equal(tokens, model.encode(x))
+    assert tokens.shape == ((4, 4, 4) if ours.stages == 1 else (4, 4, 4, ours.stages))
+    np.testing.assert_allclose(jax.jit(ours.decode)(ours.variables, tokens), model.decode(tokens), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

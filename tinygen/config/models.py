@@ -96,6 +96,7 @@ MODELS: dict[str, Section] = {
     "tokenizer": Section(
         "an autoencoder for images whose latents are tokens, as in VQGAN",
         **PYRAMID,
+        attends=key(False, "attention after each block of the lowest resolution, as in VQGAN's f16 models; otherwise once in the middle"),
         quantizer=key("fsq", "fsq: rounds each feature to its levels; vq: a codebook of moving averages", choices=("fsq", "vq")),
         levels=key((8, 5, 5, 5), "fsq: levels per feature, 2 or more; their product is the number of codes"),
         codes=key(1024, "vq: codes of the codebook"),

@@ -28,13 +28,14 @@ class Tokenizer(nnx.Module):
     SHARDING = ()  # as the autoencoder
 
     def __init__(
-        self, *, shape: Sequence[int], widths: Sequence[int], depth: int, groups: int, quantizer: str, levels: Sequence[int], codes: int,
-        code_width: int, stages: int, code_decay: float, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
+        self, *, shape: Sequence[int], widths: Sequence[int], depth: int, groups: int, attends: bool, quantizer: str, levels: Sequence[int],
+        codes: int, code_width: int, stages: int, code_decay: float, precision: str, attention: str, needs_jvp: bool, rngs: nnx.Rngs,
     ):  # fmt: skip
         check_positive("model", stages=stages)
         if quantizer not in ("fsq", "vq"):
             raise UserError(f"config.model.quantizer={quantizer!r} must be fsq or vq")
         self.factor = factor_of("tokenizer", shape, widths, depth=depth, groups=groups)
+        self.stages = stages if quantizer == "vq" else 1  # tokens per place
         if quantizer == "fsq":
             self.quantizer = FSQ(levels)
         elif stages == 1:
@@ -42,7 +43,7 @@ class Tokenizer(nnx.Module):
         else:
             self.quantizer = ResidualVQ(stages, codes, code_width, decay=code_decay)
         self.codes, dim = self.quantizer.codes, self.quantizer.dim
-        kind: dict[str, Any] = dict(precision=precision, rngs=rngs, attention=attention, needs_jvp=needs_jvp)
+        kind: dict[str, Any] = dict(attends=attends, precision=precision, rngs=rngs, attention=attention, needs_jvp=needs_jvp)
         self.encoder = Encoder(shape[-1], dim, widths=widths, depth=depth, groups=groups, **kind)
         self.quant = Convolution(dim, dim, side=1, precision=precision, rngs=rngs)
         self.post_quant = Convolution(dim, dim, side=1, precision=precision, rngs=rngs)
