@@ -19,7 +19,7 @@ from tinygen.nn.quantize import Quantized
 from tinygen.objectives.image_quality import psnr
 from tinygen.objectives.tokenization import Tokenization, counted
 from tinygen.pretrained import tokenizer
-from tinygen.train_step import merge, split
+from tinygen.train_step import init_state, make_train_step, merge, split
 from tinygen.training import held_out
 
 DRAW = np.random.default_rng(0)
@@ -186,6 +186,27 @@ def test_a_resumed_run_continues_its_codebook(accumulate, tmp_path, monkeypatch,
     assert all(straight[name].std() > 0.01 for name in book)
     for name, array in straight.items():
         np.testing.assert_array_equal(array, resumed[name], err_msg=name)
+
+
+def test_a_training_step_on_eight_devices_leaves_the_codebook_of_one(machine_of):
+    def codebook(devices):
+        machine_of(devices)
+        config = run(model=dict(stages=2), mesh=dict(data=devices), optim=dict(accumulate=2))
+        source = build.data_source(config)
+        parts = build.parts(config, source.codec)
+        tx, schedule = build.optimizer(config)
+        step = make_train_step(parts.graphdef, parts.objective, tx, schedule, seed=0, ema_decay=0.9, accumulate=2)
+        with jax.set_mesh(parts.layout.mesh):
+            state = jax.jit(lambda: init_state(parts.create, tx, 0))()
+            batch = parts.layout.put(next(source.epoch("validation", 32)), 32)
+            return jax.device_get(jax.jit(step)(state, batch)[0].buffers)["quantizer"]["stages"]
+
+    one, eight = codebook(1), codebook(8)
+    for stage in ("0", "1"):
+        assert one[stage]["sums"].std() > 0.01
+        assert one[stage]["use"].std() > 0
+        for name in ("use", "sums"):  # sums in another order
+            np.testing.assert_allclose(one[stage][name], eight[stage][name], rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture

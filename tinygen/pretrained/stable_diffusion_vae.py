@@ -81,7 +81,8 @@ def parameters(arrays: Mapping[str, np.ndarray], names: Mapping[str, str], wante
 
     Raises ValueError that names the first arrays that are missing, unexpected, of the wrong shape, or not finite.
     """
-    places = {public_name(path): (path, leaf.shape) for path, leaf in flatten_dict(wanted).items()}
+    leaves: dict[Path, Any] = dict(flatten_dict(wanted))  # pyright: ignore[reportAssignmentType]
+    places = {public_name(path): (path, leaf.shape) for path, leaf in leaves.items()}
     _refuse("it lacks", [public for public in places if public not in names])
     _refuse("it has, besides an autoencoder's,", [name for public, name in names.items() if public not in places])
     turned = {public: matrix(arrays[names[public]], len(shape)) for public, (_, shape) in places.items()}
