@@ -22,6 +22,7 @@ from tinygen.models.hourglass import Hourglass
 from tinygen.models.microdit import MicroDiT
 from tinygen.models.minigpt import MiniGPT
 from tinygen.models.mlp import MLP
+from tinygen.models.tokenizer import Tokenizer
 from tinygen.nn.matmul import best_precision
 from tinygen.nn.names import path_name, variable_name
 from tinygen.objectives.autoencoder import Reconstruction
@@ -33,6 +34,7 @@ from tinygen.objectives.edm import EDM
 from tinygen.objectives.flow import FlowMatching
 from tinygen.objectives.meanflow import ImprovedMeanFlow, MeanFlow
 from tinygen.objectives.regression import Regression
+from tinygen.objectives.tokenization import Tokenization
 from tinygen.train_step import Tree, split
 
 MODELS: dict[str, Callable[..., nnx.Module]] = {
@@ -43,6 +45,7 @@ MODELS: dict[str, Callable[..., nnx.Module]] = {
     "mlp": MLP,
     "classifier": Classifier,
     "autoencoder": Autoencoder,
+    "tokenizer": Tokenizer,
 }
 OBJECTIVES: dict[str, Callable[..., Any]] = {
     "flow": FlowMatching,
@@ -54,6 +57,7 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
     "autoregressive": Autoregressive,
     "discrete": Discrete,
     "autoencoder": Reconstruction,
+    "tokenizer": Tokenization,
 }
 
 COMMON = {"data": ("overfit",)}  # keys that are not keywords of the constructor

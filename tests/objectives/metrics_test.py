@@ -1,5 +1,7 @@
 import math
 
+import numpy as np
+
 from tinygen.objectives.base import Objective, finalise
 
 
@@ -24,3 +26,15 @@ def test_an_objective_need_not_derive_anything():
 
 def test_a_loss_that_is_no_number_stays_one_that_is_none():
     assert math.isnan(finalise({"loss": (math.nan, 1.0)}, ByHalves())["twice"])
+
+
+class Histogram(Objective):
+    """An objective that counts."""
+
+    def derived(self, means):
+        return {"most": float(means["counts"].max())} if "counts" in means else {}
+
+
+def test_the_mean_of_an_array_is_for_what_is_derived_of_it_alone():
+    assert finalise({"loss": (1.0, 2.0), "counts": (np.array([1.0, 6.0]), 4.0)}, Histogram()) == {"loss": 0.5, "most": 1.5}
+    assert finalise({"counts": (np.zeros(2), 0.0)}, Histogram()) == {}

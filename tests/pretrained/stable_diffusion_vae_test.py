@@ -12,6 +12,7 @@ import pytest
 import record_autoencoder_goldens as recording
 import safetensors.flax
 import safetensors.numpy
+from flax.traverse_util import flatten_dict
 
 from tinygen.errors import UserError
 from tinygen.pretrained import autoencoder, stable_diffusion_vae
@@ -90,7 +91,8 @@ def test_every_tensor_of_stable_diffusion_s_autoencoder_has_its_place_and_no_pla
     assert named(shapes) == {name: name for name in shapes}
     sizes = stable_diffusion_vae.sizes_of(shapes)
     assert sizes == dict(shape=(8, 8, 3), widths=(128, 256, 512, 512), depth=2, latent=4, groups=32)
-    wanted = {public_name(path): leaf.shape for path, leaf in stable_diffusion_vae.abstract(sizes).items()}
+    params = stable_diffusion_vae.abstract(lambda rngs: stable_diffusion_vae.create(sizes, rngs))["params"]
+    wanted = {public_name(path): leaf.shape for path, leaf in flatten_dict(params).items()}
     assert shapes.keys() == wanted.keys()
     for name, shape in shapes.items():
         laid_out = stable_diffusion_vae.matrix(np.broadcast_to(np.float32(0), shape), len(wanted[name]))  # of four bytes

@@ -1,8 +1,16 @@
 """Keys of the models, by name: the rows of `model` that `tinygen.build` constructs."""
 
+from typing import Any
+
 from tinygen.config.key import OWN, RESUME, STAGE, Section, key
 
 TIME_SCALE = "factor of t, span and guidance in sincos embeddings: 1000 for flow matching, 16 for MeanFlow, 1 for EDM"
+
+PYRAMID: dict[str, Any] = dict(  # of an encoder and a decoder of images
+    widths=key((32, 64, 128), "features per stage, multiples of groups; all but the last downsample by 2", OWN),
+    depth=key(1, "residual blocks per encoder stage; decoder stages have one more", OWN),
+    groups=key(8, "groups of the group norms; public autoencoders: 32, with widths=(128, 256, 512, 512), depth=2"),
+)
 
 MODELS: dict[str, Section] = {
     "microdit": Section(
@@ -107,11 +115,16 @@ MODELS: dict[str, Section] = {
         qk_norm=key(True, "RMS norm of queries and keys, per head"),
         vocabulary_multiple=key(64, "the embedding's rows are padded to a multiple of this, for the device's tiles and mesh.tensor"),
     ),
-    "autoencoder": Section(
-        "a KL autoencoder for images, as in latent diffusion",
-        widths=key((32, 64, 128), "features per stage, multiples of groups; all but the last downsample by 2", OWN),
-        depth=key(1, "residual blocks per encoder stage; decoder stages have one more", OWN),
-        latent=key(4, "channels of a latent"),
-        groups=key(8, "groups of the group norms; public autoencoders: 32, with widths=(128, 256, 512, 512), depth=2"),
+    "autoencoder": Section("a KL autoencoder for images, as in latent diffusion", **PYRAMID, latent=key(4, "channels of a latent")),
+    "tokenizer": Section(
+        "an autoencoder for images whose latents are tokens, as in VQGAN",
+        **PYRAMID,
+        attends=key(False, "attention after each block of the lowest resolution, as in VQGAN's f16 models; otherwise once in the middle"),
+        quantizer=key("fsq", "fsq: rounds each feature to its levels; vq: a codebook of moving averages", choices=("fsq", "vq")),
+        levels=key((8, 5, 5, 5), "fsq: levels per feature, 2 or more; their product is the number of codes"),
+        codes=key(1024, "vq: codes of the codebook"),
+        code_width=key(16, "vq: features of a code"),
+        stages=key(1, "vq: codebooks, each for what the ones before leave over; an image has as many tokens per place", OWN),
+        code_decay=key(0.99, "vq: decay of the codebook's moving averages per batch, or micro-batch", STAGE),
     ),
 }

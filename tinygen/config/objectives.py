@@ -132,4 +132,8 @@ OBJECTIVES: dict[str, Section] = {
         "reconstruction with a KL penalty on latents",
         kl_weight=key(1e-6, "weight of the latents' KL divergence from N(0, 1), in nats per image, beside the L1 loss"),
     ),
+    "tokenizer": Section(
+        "reconstruction from tokens",
+        commitment=key(0.25, "weight of the encoder's squared distance to the codes of quantizer=vq, beside the L1 loss"),
+    ),
 }

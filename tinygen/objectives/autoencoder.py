@@ -12,8 +12,7 @@ from tinygen.errors import UserError
 from tinygen.media import Image
 from tinygen.media.preview import Preview
 from tinygen.objectives.base import Batch, Objective, weighted
-
-SMALLEST = 1e-10  # lower bound of the mean squared error: PSNR is at most 106 dB
+from tinygen.objectives.image_quality import quality
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,30 +30,28 @@ class Reconstruction(Objective):
 
         Evaluation samples them too, with fixed noise. The absolute error, as in latent diffusion, blurs uncertain edges less than the
         squared error. Metrics, all (sum, weight) pairs: `loss`; `raw_loss`, the absolute error; `kl`, nats per example; `psnr`, the mean
-        of the images' PSNR in decibels.
+        of the images' PSNR in decibels; `ssim`, of their structural similarity, for images of 11x11 or more.
         """
         del train
         x = batch["x"]
         decoded, mean, deviation = model(x, rngs=nnx.Rngs(posterior=key))
         error = jnp.mean(jnp.abs(decoded - x), tuple(range(1, x.ndim)))  # [B]
         apart = divergence(mean, deviation)
-        return weighted(batch, loss=error + self.kl_weight * apart, raw_loss=error, kl=apart, psnr=psnr(decoded, x))
+        return weighted(batch, loss=error + self.kl_weight * apart, raw_loss=error, kl=apart, **quality(decoded, x))
 
     def preview(self, raw: Any, averaged: Any, batch: Batch, keys: jax.Array) -> dict[str, Preview]:
         """Each image of the batch beside its reconstruction from the posterior mean."""
-        x = batch["x"]
-        if x.shape[-1] not in (1, 3):
-            return {}
-        return {"reconstructions": Preview(jnp.concatenate([x, averaged(x)[0]], 2), Image())}
+        return side_by_side(batch["x"], averaged)
+
+
+def side_by_side(x: jax.Array, model: Any) -> dict[str, Preview]:
+    """Images beside their reconstructions, the first of the model's results; none for images that cannot be shown."""
+    if x.shape[-1] not in (1, 3):
+        return {}
+    return {"reconstructions": Preview(jnp.concatenate([x, model(x)[0]], 2), Image())}
 
 
 def divergence(mean: jax.Array, deviation: jax.Array) -> jax.Array:
     """KL(N(mean, deviation²) ‖ N(0, 1)) = ½ Σ (μ² + σ² - 1 - ln σ²) for each example [B, ...], in nats."""
     each = jnp.square(mean) + jnp.square(deviation) - 1.0 - 2.0 * jnp.log(deviation)
     return 0.5 * jnp.sum(each, tuple(range(1, each.ndim)))
-
-
-def psnr(decoded: jax.Array, x: jax.Array) -> jax.Array:
-    """Peak signal-to-noise ratio [B] in decibels, 10·log10(2² / mean squared error), with `decoded` clipped to [-1, 1]."""
-    square = jnp.mean(jnp.square(jnp.clip(decoded, -1.0, 1.0) - x), tuple(range(1, x.ndim)))
-    return 10.0 * jnp.log10(4.0 / jnp.maximum(square, SMALLEST))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tinygen.media.preview import Preview
 
@@ -37,7 +38,10 @@ class Objective:
         return {"needs_jvp": self.needs_jvp, "inputs": self.inputs, "head": self.head}
 
     def loss(self, model: Any, batch: Batch, key: jax.Array, *, train: bool) -> tuple[jax.Array, dict[str, Any]]:
-        """(the scalar to minimise, metrics): floats, or (sum, weight) pairs that are summed over batches before the division."""
+        """(the scalar to minimise, metrics): floats, or (sum, weight) pairs that are summed over batches before the division.
+
+        Held-out sums may be arrays, such as a histogram: see `derived`.
+        """
         raise NotImplementedError
 
     def draw(
@@ -66,8 +70,8 @@ class Objective:
         """Previews during training, by name. raw, averaged: the model with its raw and with its averaged weights."""
         return {}
 
-    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Metrics derived from means, such as the perplexity. Any mean may be missing."""
+    def derived(self, means: Mapping[str, Any]) -> dict[str, float]:
+        """Metrics derived from means, such as the perplexity. Any mean may be missing. Those of arrays go here and nowhere else."""
         return {}
 
 
@@ -90,8 +94,9 @@ def mean(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def finalise(metrics: Mapping[str, Any], objective: Objective) -> dict[str, float]:
-    """Device metrics as floats: the means of (sum, weight) pairs with positive weight, and the objective's derived metrics."""
+    """Device metrics as floats: the means of (sum, weight) pairs with positive weight, and what the objective derives from means."""
     fetched = jax.device_get(dict(metrics))
     pairs = {name: value if isinstance(value, tuple) else (value, 1.0) for name, value in fetched.items()}
-    means = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
-    return {**means, **objective.derived(means)}
+    means = {name: np.asarray(total, np.float64) / float(weight) for name, (total, weight) in pairs.items() if weight > 0}
+    floats = {name: float(mean) for name, mean in means.items() if mean.ndim == 0}
+    return {**floats, **objective.derived(means | floats)}

@@ -44,14 +44,14 @@ def make_held_out(
     step = step or held_out_step(config, parts)
 
     def held_out(weights: Tree, buffers: Tree) -> dict[str, float]:
-        totals: dict[str, np.ndarray] = {}
+        totals: dict[str, tuple[Any, Any]] = {}
         for index, batch in enumerate(source.epoch("validation", size, config.train.eval_num, layout.rows(size))):
             if unwanted():
                 raise Interrupted
             metrics = step(weights, buffers, layout.put(batch, size), index)
             for name, value in jax.device_get(metrics).items():
-                pair = np.asarray(value if isinstance(value, tuple) else (value, 1.0), np.float64)
-                totals[name] = totals.get(name, np.zeros(2)) + pair
-        return finalise({name: (total, weight) for name, (total, weight) in totals.items()}, parts.objective)
+                before, pair = totals.get(name, (0.0, 0.0)), value if isinstance(value, tuple) else (value, 1.0)
+                totals[name] = before[0] + np.asarray(pair[0], np.float64), before[1] + float(pair[1])
+        return finalise(totals, parts.objective)
 
     return held_out

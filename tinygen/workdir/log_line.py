@@ -11,6 +11,7 @@ MEASURES = {  # held-out metrics that are shown, if the objective has them
     "bits_per_byte": "bits per byte",
     "accuracy": "accuracy",
     "psnr": "PSNR",
+    "code_use": "code use",
 }
 SCORE = re.compile(r"(?:fid|kid|fd|kd|precision|recall|density|coverage|is)(?:_.+)?")  # names of scores, with the feature extractor
 SPREADS = ("_stderr", "_std", "_infinity")  # suffixes of metrics that belong to a score
