@@ -222,3 +222,19 @@ def test_a_causal_model_is_not_trained_to_denoise(tiny):
     config = config_lib.change(config, dict(model=MODEL, objective=dict(name="autoregressive")))
     with pytest.raises(UserError, match="objective 'autoregressive' does not train model 'hourglass': choose one of minigpt"):
         build.parts(config, build.data_source(config).codec)
+
+
+@pytest.mark.parametrize("process", ["mask", "uniform"])
+def test_eight_devices_take_the_same_steps_as_one(tiny, machine_of, metrics_of, tmp_path, process):
+    few = FEW | dict(preview_every=0)
+    config = tiny(data=dict(name="digits8", tokens=True), model=MODEL, objective=dict(name="discrete", process=process), train=few)
+    lines = []
+    for devices, mesh in ((1, {}), (8, dict(data=2, fsdp=2, tensor=2))):
+        machine_of(devices)
+        meshed = config_lib.change(config, dict(mesh=mesh, sharding=dict(min_size=8)))
+        assert train.main(meshed, str(tmp_path / str(devices))) == 0
+        lines.append(metrics_of(tmp_path / str(devices)))
+    one, eight = ([{key: value for key, value in line.items() if "loss" in key} for line in each] for each in lines)
+    for a, b in zip(one, eight, strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+        assert "loss" in a
