@@ -12,7 +12,7 @@ from rooms import ROOMS, room
 from tinygen import config, media
 from tinygen.config import schema
 from tinygen.data.codec import CONDITIONS
-from tinygen.data.domain import Domain, Latents
+from tinygen.data.domain import Domain, Encoded, Latents, Levels, Tokens
 from tinygen.samplers import table
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +116,7 @@ def test_nothing_imports_scripts_recipes_or_tests(name):
     assert not {each for each in IMPORTS[name] if each.split(".")[0] in ("scripts", "configs", "tests", "conftest", "pytest")}
 
 
-PARTS = (media.Medium, media.Array, *media.MEDIA.values(), Domain, Latents, *CONDITIONS)
+PARTS = (media.Medium, media.Array, *media.MEDIA.values(), Domain, Encoded, Latents, Levels, Tokens, *CONDITIONS)
 MEDIA_MAY = {"data", "media"}  # rooms that know which media, domains and conditions there are
 
 

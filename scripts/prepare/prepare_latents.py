@@ -1,12 +1,13 @@
-"""Encodes a recipe's images with an autoencoder once, to train on their latents (data set `latents`).
+"""Encodes a recipe's images with an autoencoder once, to train on their latents or tokens (data set `latents`).
 
     python scripts/prepare/prepare_latents.py --config=dit_faces_80m:folder --config.data.path=photos --config.data.size=256 \\
         --autoencoder=vae.safetensors --out=latents/photos
     tinygen train --config=microdit_xl_latent --config.data.path=latents/photos
 
-The autoencoder is a .safetensors file of Stable Diffusion's public ones, or a run with the objective autoencoder. Only
+The autoencoder is a file of Stable Diffusion's public ones, or a run with the objective autoencoder; or it gives tokens: a
+file of a public VQGAN, or a run with the objective tokenizer (recipes fsq_faces, vq_faces). Only
 the section `data` of the recipe is used, with any --config.data.KEY=VALUE overrides. Both splits are encoded in order.
-Each image is stored as the mean and standard deviation of its posterior, with its label and caption. If the recipe
+Each image is stored as the mean and standard deviation of its posterior, or as its tokens, with its label and caption. If the recipe
 mirrors training images (data.flip), the mirrored images are encoded too, after all others, because latents cannot be
 mirrored. The output is deterministic.
 
@@ -41,7 +42,7 @@ from tinygen.cli import main as cli
 from tinygen.config import Config
 from tinygen.data import latents as sources
 from tinygen.data.codec import Batch, Codec
-from tinygen.data.domain import Latents, Moments
+from tinygen.data.domain import Encoded, Latents, Moments, Tokens
 from tinygen.data.images import pixels
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError
@@ -53,7 +54,7 @@ from tinygen.system import malloc, runtime
 from tinygen.system.limits import free_bytes
 
 GAP = 2**20  # bytes to leave free on the disk
-Encode = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+Encode = Callable[[np.ndarray], Any]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         required=True,
         type=os.path.expanduser,
         metavar="FILE|RUN",
-        help="a .safetensors file, or the workdir of a run with the objective autoencoder",
+        help="a file of public weights, or the workdir of a run with the objective autoencoder or tokenizer",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create")
     parser.add_argument("--like", type=Path, metavar="DIR", help="reuse the scale and shift of other latents of this autoencoder")
@@ -112,6 +113,8 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
     scale = scale_of(like, found) if like else None
     source = build.data_source(config)
     shape = check_images(source.codec, found)
+    if found.codes and found.channels > 1:
+        raise UserError(f"the tokenizer {found.name} gives {found.channels} tokens per place, and models take one: train one with stages=1")
     check_disk_space(out, source, shape, found)
     each = batch_size or at_once(shape)
     encode = in_batches(found.encode, found.variables, each)
@@ -125,15 +128,21 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
             each * jax.local_device_count(),
             provenance(config, source, found, autoencoder, shape),
             scale,
+            found.codes,
         )
         partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     about, size, counts = prepared.latents, sum(prepared.sizes.values()), prepared.counts
-    return (
-        f"{out}: {counts['train']:,} training and {counts['validation']:,} held-out latents of shape {list(about.shape)}, "
+    what = "latents" if isinstance(about, Latents) else "token grids"
+    done = (
+        f"{out}: {counts['train']:,} training and {counts['validation']:,} held-out {what} of shape {list(about.shape)}, "
         f"{si(size, 1024)}B; {len(prepared.labels)} labels\n"
-        f"mean per channel {', '.join(f'{each:.3g}' for each in about.shift)}, standard deviation {1 / about.scale:.4g}: "
+    )
+    if not isinstance(about, Latents):
+        return f"{done}next: a recipe with objective discrete and --config.data.name=latents --config.data.path={out}"
+    return (
+        f"{done}mean per channel {', '.join(f'{each:.3g}' for each in about.shift)}, standard deviation {1 / about.scale:.4g}: "
         f"{f'scale and shift as in {like}' if like else 'models see mean 0 and variance 1'}\n"
         f"next: tinygen train --config=microdit_xl_latent --config.data.path={out}"
     )
@@ -142,6 +151,8 @@ def prepare(config: Config, autoencoder: str, out: Path, batch_size: int, like: 
 def scale_of(like: Path, found: Autoencoder) -> tuple[float, tuple[float, ...]]:
     """(scale, shift) of other latents. Raises UserError if they are from another autoencoder."""
     other = sources.Prepared.read(like.expanduser()).latents
+    if not isinstance(other, Latents) or found.codes:
+        raise UserError(f"--like={like}: tokens have no scale; omit --like")
     if other.sha256 != found.sha256:
         source = f"{other.name} (sha256 {other.sha256[:16]})"
         raise UserError(f"--like={like} was made by {source}, not by {found.name} ({found.sha256[:16]})")
@@ -196,9 +207,11 @@ def write(
     block: int,
     about: dict[str, Any],
     fixed: tuple[float, tuple[float, ...]] | None,
+    codes: int,
 ) -> sources.Prepared:
     """Encodes both splits into the folder, `block` images at a time, and returns the content of its `latents.json`.
 
+    codes: of tokens; 0 = latents
     fixed: scale and shift to use instead of measured ones
     """
     digest, moments, sizes = hashlib.sha256(), Moments(), {}
@@ -207,29 +220,38 @@ def write(
         path = sources.file_of(folder, split)
         try:
             writer = ArrayRecordWriter(str(path), "group_size:1")  # for random access
-            for mean, std, batch, captions in encode_split(source, split, encode, block):
-                if split == "train":
-                    moments.add(mean, std)
-                labels = batch.get("label", np.full(len(mean), -1))
-                for record in map(sources.packed, mean, std, labels, captions):
+            for encoded, batch, captions in encode_split(source, split, encode, block):
+                if codes:
+                    content = sources.tokens_of(encoded)
+                else:
+                    content = sources.posterior(*encoded)
+                    if split == "train":
+                        moments.add(*encoded)
+                labels = batch.get("label", np.full(len(content), -1))
+                for record in map(sources.packed, content, labels, captions):
                     writer.write(record)
                     digest.update(record)
-                counts[split] += len(mean)
+                counts[split] += len(content)
             writer.close()
         except RuntimeError as error:  # raised by array_record, for example if the disk is full
             raise UserError(f"{path} cannot be written: {str(error)[:160]}") from error
         sizes[split] = path.stat().st_size
-    scale, shift = fixed or moments.scale_and_shift()
+    domain: Encoded
+    if codes:
+        domain = Tokens(**about, codes=codes)
+    else:
+        scale, shift = fixed or moments.scale_and_shift()
+        domain = Latents(**about, scale=scale, shift=shift)
     prepared = sources.Prepared(
-        latents=Latents(**about, scale=scale, shift=shift), labels=source.codec.labels, counts=counts, sizes=sizes,
+        latents=domain, labels=source.codec.labels, counts=counts, sizes=sizes,
         fingerprint=digest.hexdigest()[:16],
     )  # fmt: skip
     prepared.write(folder)
     return prepared
 
 
-def encode_split(source: DataSource, split: str, encode: Encode, block: int) -> Iterator[tuple[np.ndarray, np.ndarray, Batch, list[str]]]:
-    """Yields (means, standard deviations, batch, captions) of a split's images in order, with a progress bar."""
+def encode_split(source: DataSource, split: str, encode: Encode, block: int) -> Iterator[tuple[Any, Batch, list[str]]]:
+    """Yields (what `encode` gives, batch, captions) of a split's images in order, with a progress bar."""
     examples = source.splits[split]
     mirrored = (False, True) if source.flip and split == "train" else (False,)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -239,8 +261,7 @@ def encode_split(source: DataSource, split: str, encode: Encode, block: int) -> 
             for first in range(0, len(examples), block):
                 indices = np.arange(first, min(first + block, len(examples)))
                 batch = examples.take(indices)
-                mean, std = encode(batch["x"][:, :, ::-1] if mirror else batch["x"])
-                yield mean, std, batch, examples.captions(indices)
+                yield encode(batch["x"][:, :, ::-1] if mirror else batch["x"]), batch, examples.captions(indices)
                 progress.advance(task, len(indices))
 
 

@@ -18,7 +18,7 @@ from tinygen.media import Image
 from tinygen.nn.quantize import Quantized
 from tinygen.objectives.image_quality import psnr
 from tinygen.objectives.tokenization import Tokenization, counted
-from tinygen.pretrained import tokenizer
+from tinygen.pretrained import autoencoder
 from tinygen.train_step import init_state, make_train_step, merge, split
 from tinygen.training import held_out
 
@@ -159,7 +159,7 @@ def test_a_run_draws_no_samples(trained):
 
 @pytest.mark.slow
 def test_a_run_is_a_tokenizer_of_its_averaged_weights(trained):
-    ours = tokenizer.load(str(trained), "--tokenizer")
+    ours = autoencoder.load(str(trained), "--autoencoder")
     assert (ours.name, len(ours.sha256), ours.factor, ours.image_channels) == ("tokens", 64, 2, 1)
     saved = store.find(trained)
     parts = build.parts(saved.config, saved.codec)
@@ -167,7 +167,7 @@ def test_a_run_is_a_tokenizer_of_its_averaged_weights(trained):
     x = next(build.data_source(saved.config).epoch("validation", 4))["x"]
     tokens = jax.jit(ours.encode)(ours.variables, x)
     np.testing.assert_array_equal(tokens, model.encode(x))
-    assert tokens.shape == ((4, 4, 4) if ours.stages == 1 else (4, 4, 4, ours.stages))
+    assert tokens.shape == ((4, 4, 4) if ours.channels == 1 else (4, 4, 4, ours.channels))
     np.testing.assert_allclose(jax.jit(ours.decode)(ours.variables, tokens), model.decode(tokens), rtol=1e-4, atol=1e-5)
 
 

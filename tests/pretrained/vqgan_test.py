@@ -11,7 +11,7 @@ import safetensors.numpy
 import small_vqgan
 
 from tinygen.errors import UserError
-from tinygen.pretrained import tokenizer, vqgan
+from tinygen.pretrained import autoencoder, vqgan
 from tinygen.pretrained.stable_diffusion_vae import named
 
 SIZES = dict(widths=(32, 64, 96), depth=1, codes=50, width=8)
@@ -39,9 +39,9 @@ def write(tmp_path):
 
 def test_tokens_and_pictures_are_those_of_the_authors_architecture(arrays, attends, write):
     path = write(arrays)
-    ours = tokenizer.load(path, "--tokenizer")
+    ours = autoencoder.load(path, "--autoencoder")
     assert (ours.name, ours.sha256) == ("vqgan.safetensors", hashlib.sha256(Path(path).read_bytes()).hexdigest())
-    assert (ours.factor, ours.codes, ours.stages, ours.image_channels) == (4, 50, 1, 3)
+    assert (ours.factor, ours.codes, ours.channels, ours.image_channels) == (4, 50, 1, 3)
     reference = small_vqgan.Reference(arrays, last=2, depth=1)
     x = recording.picture(32)
     want, distances = reference.encode(x.transpose(0, 3, 1, 2))
@@ -83,24 +83,23 @@ def changed(name, *shape, number=0.0):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without("quantize"), r"quantize\.embedding\.weight is missing, where a tokenizer has codes$"),
         (changed("quantize.embedding.weight", 1, 8), r"quantize\.embedding\.weight is \[1, 8\], where"),
         (changed("quantize.embedding.weight", 50, 8, number=np.nan), r"no finite numbers: quantize\.embedding\.weight$"),
         (changed("quantize.embedding.weight", 50, 9), r"another shape .*conv_out\.weight"),
         (without("decoder.mid.attn_1.q.bias"), r"it lacks decoder\.mid_block\.attentions\.0\.to_q\.bias$"),
         (changed("encoder.extra", 3), r"it has, besides an autoencoder's, encoder\.extra$"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_a_file_that_is_no_vqgan_is_refused_with_the_first_tensors_that_are_wrong(arrays, write, change, said):
     path = write(change(arrays))
     with pytest.raises(UserError, match=said) as caught:
-        tokenizer.load(path, "--tokenizer")
-    assert str(caught.value).startswith(f"--tokenizer={path}: not a tokenizer of VQGAN: ")
+        autoencoder.load(path, "--autoencoder")
+    assert str(caught.value).startswith(f"--autoencoder={path}: not a tokenizer of VQGAN: ")
 
 
 def test_a_place_where_nothing_is_and_a_run_of_another_objective_are_refused(classifier, tmp_path):
-    with pytest.raises(UserError, match=r"--tokenizer=.*nothing: there is no such file or folder"):
-        tokenizer.load(str(tmp_path / "nothing"), "--tokenizer")
-    with pytest.raises(UserError, match=r"objective 'classification' has no tokens\.\n.*--config=fsq_faces"):
-        tokenizer.load(str(classifier), "--tokenizer")
+    with pytest.raises(UserError, match=r"--autoencoder=.*nothing: there is no such file or folder"):
+        autoencoder.load(str(tmp_path / "nothing"), "--autoencoder")
+    with pytest.raises(UserError, match=r"objective 'classification' has no latents\.\n.*fsq_faces"):
+        autoencoder.load(str(classifier), "--autoencoder")

@@ -33,8 +33,9 @@ def load(source, option):
     variables = {"matrix": matrix, "offset": np.float32([3, -1, 0, 2])}
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return Autoencoder(
-        name=path.name, sha256=sha256, factor=FACTOR, channels=4, image_channels=1, variables=variables, encode=encode, decode=decode
-    )
+        name=path.name, sha256=sha256, factor=FACTOR, channels=4, codes=0, image_channels=1, variables=variables, encode=encode,
+        decode=decode,
+    )  # fmt: skip
 
 
 def encode(variables, x):

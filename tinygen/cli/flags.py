@@ -59,7 +59,7 @@ CKPT = (
 )
 _DRAWING = (
     *CKPT,
-    Flag(STRING, "autoencoder", None, "Decoder of the run's latents, if it has moved: a .safetensors file or a run."),
+    Flag(STRING, "autoencoder", None, "Decoder of the run's latents or tokens, if it has moved: a file of weights or a run."),
     *_overrides("flow", DENOISING),
     *_overrides("discrete", TOKENS),
     Flag(INTEGER, "seed", 0, "Seed of the noise.", lower_bound=0, upper_bound=2**32 - 1),

@@ -67,10 +67,10 @@ DATASETS: dict[str, Section] = {
         data_dir=key("", "where TFDS stores prepared data sets; '': its default", RESUME),
     ),
     "latents": Section(
-        "latents of images, encoded by scripts/prepare/prepare_latents.py of a checkout",
+        "latents or tokens of images, encoded by scripts/prepare/prepare_latents.py of a checkout",
         path=key("", "the folder; its content may not change on resume", OWN, RESUME),
-        autoencoder=key("", "decoder: a .safetensors file or a run; '': the path recorded with the latents", RESUME),
-        sample=key(True, "sample each training latent from its posterior, anew each epoch; False: use the mean"),
+        autoencoder=key("", "decoder: a file of weights or a run; '': the path recorded with the latents", RESUME),
+        sample=key(True, "sample each training latent from its posterior, anew each epoch; False: use the mean; tokens have none"),
         label=key(True, "use the labels of the images, if they have any"),
     ),
     "tfds": Section(

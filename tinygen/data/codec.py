@@ -12,7 +12,7 @@ from tinygen import media
 from tinygen.data.captions.embeddings import CaptionEmbeddings
 from tinygen.data.captions.tokenizer import CaptionTokens
 from tinygen.data.condition import Batch, Condition, Request
-from tinygen.data.domain import Domain, Latents, Levels
+from tinygen.data.domain import Domain, Encoded, Levels
 from tinygen.data.labels import Labels
 from tinygen.data.text.prompt import Prompt
 from tinygen.errors import UserError
@@ -23,7 +23,7 @@ __all__ = ["Batch", "Codec", "Field", "encode_pixels"]
 
 Kind = TypeVar("Kind", bound=Condition)
 RAW = Domain()
-DOMAINS = (Levels, Latents)
+DOMAINS = (Levels, Encoded)
 CONDITIONS: tuple[type[Condition], ...] = (Labels, CaptionTokens, CaptionEmbeddings, Prompt)
 
 # Arguments that constructors of models and objectives may take, with their value for data without such a fact; None = absent.

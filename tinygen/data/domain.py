@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from tinygen.media.base import FREE, Spec
 
 LONGEST = 4096  # characters of a name or a path
 LARGEST = 2**14  # pixels per side, and channels
+MOST_CODES = 2**24
+SAME = 0.98  # share of a batch's tokens above which they are too much alike
 FAR = 3.0  # tolerated factor between the standard deviation of a batch and 1
 
 
@@ -105,16 +107,14 @@ class Levels(Domain):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Latents(Domain):
-    """The domain of latents: `x` = (z - shift) · scale for latents z of an autoencoder.
+class Encoded(Domain):
+    """The domain of images that an autoencoder has encoded, as latents or as tokens.
 
     name: the autoencoder's name
     sha256: the SHA-256 of its weights
     source: its file or run; a hint, for it may have moved
-    factor: pixels per latent along a side
+    factor: pixels per latent or token along a side
     image: shape [H, W, C] of the autoencoder's images, in [-1, 1]
-    scale: 1 / standard deviation of the training latents, over all channels
-    shift: their mean, per channel
     data: the recipe's data section of the images
     images: the fingerprint of the images
     """
@@ -124,8 +124,6 @@ class Latents(Domain):
     source: str
     factor: int
     image: tuple[int, int, int]
-    scale: float
-    shift: tuple[float, ...]
     data: Mapping[str, Any]
     images: str
 
@@ -140,23 +138,92 @@ class Latents(Domain):
             raise UserError(f"images of shape {str(self.image)[:80]} by a factor of {str(self.factor)[:80]}: four whole numbers are needed")
         if self.image[0] % self.factor or self.image[1] % self.factor:
             raise UserError(f"images of {self.image[0]}x{self.image[1]} pixels are no multiple of the autoencoder's factor {self.factor}")
-        numbers = (self.scale, *self.shift)
-        if not all(isinstance(number, int | float) and abs(number) < 1e30 for number in numbers) or self.scale <= 0:
-            raise UserError("scale and shift of these latents are no finite numbers, or the scale is not positive")
-        if not isinstance(self.data, Mapping) or not 0 < len(self.shift) <= LARGEST:
-            raise UserError("these latents do not say which images they are of, or have no channels")
+        if not isinstance(self.data, Mapping):
+            raise UserError("these latents do not say which images they are of")
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape [h, w, c] of a latent."""
-        return self.image[0] // self.factor, self.image[1] // self.factor, len(self.shift)
+    @classmethod
+    def from_tree(cls, tree: Any) -> "Encoded":
+        """The inverse of `dataclasses.asdict`. Raises UserError, or Python's own errors for a malformed tree."""
+        if "codes" in tree:
+            return Tokens(**{**tree, "image": tuple(tree["image"])})
+        return Latents(**{**tree, "image": tuple(tree["image"]), "shift": tuple(tree["shift"])})
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Encoded | None":
+        return cls.from_tree(tree["latents"]) if tree.get("latents") else None
 
     def to_json(self) -> dict[str, Any]:
         return {"latents": dataclasses.asdict(self)}
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape [h, w, ...] of an example."""
+        return self.image[0] // self.factor, self.image[1] // self.factor
+
     def check_spec(self, spec: Spec) -> None:
-        if "x" not in spec or spec["x"].shape != self.shape:
+        if self.key not in spec or spec[self.key].shape != self.shape:
             raise UserError(f"an example does not have the shape of these latents, {list(self.shape)}")
+
+    def medium_shape(self, spec: Spec) -> tuple[int, ...]:
+        return self.image
+
+    def moved(self, autoencoder: str) -> Self:
+        return dataclasses.replace(self, source=autoencoder)
+
+    def differences(self, old: Domain) -> list[str]:
+        """Another autoencoder, which changes the meaning of latents and tokens."""
+        if isinstance(old, Encoded) and old.sha256 != self.sha256:
+            return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {self.name} ({self.sha256[:16]})"]
+        return []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokens(Encoded):
+    """The domain of tokens int32 [h, w] of an autoencoder that quantizes. codes: their number; every token is below it"""
+
+    codes: int
+
+    key: ClassVar[str] = "tokens"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.codes) is not int or not 2 <= self.codes <= MOST_CODES:
+            raise UserError(f"tokens of {str(self.codes)[:80]} codes: a whole number from 2 to {MOST_CODES:,} is needed")
+
+    def check_spec(self, spec: Spec) -> None:
+        super().check_spec(spec)
+        if (spec["tokens"].low, spec["tokens"].high) != (0, self.codes - 1):
+            raise UserError(f"the tokens of an example must be codes from 0 to {self.codes - 1}")
+
+    def check(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Raises UserError for tokens that are nearly all the same, as of images in another scale."""
+        tokens = np.asarray(batch["tokens"])
+        if np.unique(tokens, return_counts=True)[1].max() > SAME * tokens.size:
+            raise UserError("first batch: nearly all tokens are the same: is the tokenizer trained, and for images of this scale?")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Latents(Encoded):
+    """The domain of latents: `x` = (z - shift) · scale for latents z of an autoencoder.
+
+    scale: 1 / standard deviation of the training latents, over all channels
+    shift: their mean, per channel
+    """
+
+    scale: float
+    shift: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numbers = (self.scale, *self.shift)
+        if not all(isinstance(number, int | float) and abs(number) < 1e30 for number in numbers) or self.scale <= 0:
+            raise UserError("scale and shift of these latents are no finite numbers, or the scale is not positive")
+        if not 0 < len(self.shift) <= LARGEST:
+            raise UserError("these latents have no channels")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return *super().shape, len(self.shift)
 
     def check(self, batch: Mapping[str, np.ndarray]) -> None:
         """Raises UserError if the standard deviation is far from 1."""
@@ -165,16 +232,11 @@ class Latents(Domain):
                 f"first batch: the latents have a standard deviation of {spread:.3g} where it should be 1: is their scale wrong?"
             )
 
-    def moved(self, autoencoder: str) -> "Latents":
-        return dataclasses.replace(self, source=autoencoder)
-
     def differences(self, old: Domain) -> list[str]:
-        """Differences in the autoencoder or in the scale, either of which changes the meaning of latents."""
-        if not isinstance(old, Latents):
-            return []
-        if old.sha256 != self.sha256:
-            return [f"autoencoder: {old.name} (sha256 {old.sha256[:16]}) -> {self.name} ({self.sha256[:16]})"]
-        if (old.scale, old.shift) != (self.scale, self.shift):
+        """Another autoencoder, or another scale."""
+        if found := super().differences(old):
+            return found
+        if isinstance(old, Latents) and (old.scale, old.shift) != (self.scale, self.shift):
             return [f"scale of latents: {old.scale:.6g} -> {self.scale:.6g} (scripts/prepare/prepare_latents.py --like=DIR keeps it)"]
         return []
 
@@ -185,15 +247,6 @@ class Latents(Domain):
     def unscaled(self, x: np.ndarray) -> np.ndarray:
         """The inverse of `scaled`."""
         return (np.asarray(x, np.float32) / np.float32(self.scale) + np.asarray(self.shift, np.float32)).astype(np.float32)
-
-    @classmethod
-    def from_tree(cls, tree: Any) -> "Latents":
-        """The inverse of `dataclasses.asdict`. Raises UserError, or Python's own errors for a malformed tree."""
-        return cls(**{**tree, "image": tuple(tree["image"]), "shift": tuple(tree["shift"])})
-
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> "Latents | None":
-        return cls.from_tree(tree["latents"]) if tree.get("latents") else None
 
 
 class Moments:

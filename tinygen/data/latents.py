@@ -1,7 +1,9 @@
-"""Latents of images, written by `scripts/prepare/prepare_latents.py`: a folder with one ArrayRecord file per split, and `latents.json`.
+"""Latents or tokens of images, written by `scripts/prepare/prepare_latents.py`: a folder with one ArrayRecord file per split, and
+`latents.json`.
 
-A record is the mean and standard deviation of one image's posterior (float16 [h, w, c] each), its label (int32, -1 = none) and its caption
-(UTF-8). float16 halves disk space and reading, and rounds by at most 5e-4 of a value, less than the spread of a posterior.
+A record is the mean and standard deviation of one image's posterior (float16 [h, w, c] each), or its tokens (int32 [h, w]), its label
+(int32, -1 = none) and its caption (UTF-8). float16 halves disk space and reading, and rounds by at most 5e-4 of a value, less than the
+spread of a posterior.
 """
 
 import dataclasses
@@ -16,7 +18,7 @@ import numpy as np
 
 from tinygen.data.codec import Codec, Field
 from tinygen.data.contents import Contents, short
-from tinygen.data.domain import Latents
+from tinygen.data.domain import Encoded, Latents, Tokens
 from tinygen.data.examples import Batch, Examples
 from tinygen.data.source import DataSource
 from tinygen.errors import UserError
@@ -36,7 +38,7 @@ class Prepared:
     fingerprint: the fingerprint of all records
     """
 
-    latents: Latents
+    latents: Encoded
     labels: tuple[str, ...]
     counts: Mapping[str, int]
     sizes: Mapping[str, int]
@@ -62,7 +64,7 @@ class Prepared:
             if tree.pop(SUM) != _sum(tree):
                 raise UserError("it has been changed since it was written. Copy the folder again, or prepare the latents again")
             counts, sizes = ({split: int(tree[key][split]) for split in SPLITS} for key in ("counts", "sizes"))
-            latents, labels = Latents.from_tree(tree["latents"]), tuple(map(str, tree["labels"]))
+            latents, labels = Encoded.from_tree(tree["latents"]), tuple(map(str, tree["labels"]))
             return cls(latents=latents, labels=labels, counts=counts, sizes=sizes, fingerprint=str(tree["fingerprint"]))
         except FileNotFoundError as error:
             raise UserError(f"config.data.path={folder}: {ABOUT} is not there. {MAKING.format(folder=folder)}") from error
@@ -87,16 +89,26 @@ def file_of(folder: Path, split: str) -> Path:
     return folder / f"{split}.array_record"
 
 
-def packed(mean: np.ndarray, std: np.ndarray, label: int, caption: str) -> bytes:
-    """One record. Raises UserError for values that float16 cannot represent."""
-    halves = np.stack([mean, std]).astype(HALF)
+def packed(content: np.ndarray, label: int, caption: str) -> bytes:
+    """One record. content: `posterior` or `tokens_of`"""
+    return content.tobytes() + np.asarray(label, NUMBER).tobytes() + caption.encode()
+
+
+def posterior(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """[B, 2, h, w, c] in float16. Raises UserError for values that it cannot represent."""
+    halves = np.stack([mean, std], 1).astype(HALF)
     if not np.isfinite(halves).all():
         raise UserError("the autoencoder gives latents that are not finite, or beyond 65,504: is it trained?")
-    return halves.tobytes() + np.asarray(label, NUMBER).tobytes() + caption.encode()
+    return halves
+
+
+def tokens_of(tokens: np.ndarray) -> np.ndarray:
+    """[B, h, w] in the byte order of a record."""
+    return tokens.astype(NUMBER)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatentExamples(Examples):
+class EncodedExamples(Examples):
     """One split.
 
     rows: random access to its records
@@ -105,42 +117,32 @@ class LatentExamples(Examples):
 
     rows: Any
     path: Path
-    latents: Latents
+    latents: Any  # the domain
     label: bool
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, indices: np.ndarray) -> Batch:
-        """The posteriors' means. Raises UserError for damaged records."""
-        means, _, labels = self._read(indices)
-        return self._batch(means, labels)
-
-    def draw(self, indices: np.ndarray, generators: Sequence[np.random.Generator]) -> Batch:
-        """A sample of each posterior, mean + std · ε, with ε from its generator."""
-        means, stds, labels = self._read(indices)
-        noise = np.stack([generator.standard_normal(self.latents.shape, np.float32) for generator in generators])
-        return self._batch(means + stds * noise, labels)
-
     def captions(self, indices: np.ndarray) -> list[str]:
         return [record[self._head :].decode("utf-8", "replace") for record in self._records(indices)]
 
     @property
+    def _content(self) -> tuple[np.dtype, tuple[int, ...]]:
+        """(dtype, shape) of a record's content."""
+        raise NotImplementedError
+
+    @property
     def _head(self) -> int:
         """Bytes of a record before its caption."""
-        return 2 * HALF.itemsize * int(np.prod(self.latents.shape)) + NUMBER.itemsize
+        dtype, shape = self._content
+        return dtype.itemsize * int(np.prod(shape)) + NUMBER.itemsize
 
-    def _batch(self, z: np.ndarray, labels: np.ndarray) -> Batch:
-        batch = {"x": self.latents.scaled(z)}
-        return {**batch, "label": labels} if self.label else batch
-
-    def _read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(means, standard deviations, labels)"""
-        records, head = self._records(indices), self._head
+    def _read(self, indices: np.ndarray) -> tuple[np.ndarray, Batch]:
+        """(the records' contents [B, ...], their labels if batches include them). Raises UserError for damaged records."""
+        records, head, (dtype, shape) = self._records(indices), self._head, self._content
         labels = [np.frombuffer(record[head - NUMBER.itemsize : head], NUMBER)[0] for record in records]
-        halves = np.stack([np.frombuffer(record[: head - NUMBER.itemsize], HALF) for record in records]).astype(np.float32)
-        means, stds = halves.reshape(len(records), 2, *self.latents.shape).swapaxes(0, 1)
-        return means, stds, np.asarray(labels, np.int32)
+        content = np.stack([np.frombuffer(record[: head - NUMBER.itemsize], dtype).reshape(shape) for record in records])
+        return content, {"label": np.asarray(labels, np.int32)} if self.label else {}
 
     def _records(self, indices: np.ndarray) -> Sequence[bytes]:
         try:
@@ -152,8 +154,41 @@ class LatentExamples(Examples):
         return records
 
 
+class LatentExamples(EncodedExamples):
+    """Posteriors of latents."""
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The posteriors' means."""
+        halves, labels = self._read(indices)
+        return {"x": self.latents.scaled(halves[:, 0].astype(np.float32)), **labels}
+
+    def draw(self, indices: np.ndarray, generators: Sequence[np.random.Generator]) -> Batch:
+        """A sample of each posterior, mean + std · ε, with ε from its generator."""
+        halves, labels = self._read(indices)
+        means, stds = halves.astype(np.float32).swapaxes(0, 1)
+        noise = np.stack([generator.standard_normal(self.latents.shape, np.float32) for generator in generators])
+        return {"x": self.latents.scaled(means + stds * noise), **labels}
+
+    @property
+    def _content(self) -> tuple[np.dtype, tuple[int, ...]]:
+        return HALF, (2, *self.latents.shape)
+
+
+class TokenExamples(EncodedExamples):
+    """Tokens."""
+
+    def take(self, indices: np.ndarray) -> Batch:
+        tokens, labels = self._read(indices)
+        return {"tokens": tokens.astype(np.int32), **labels}
+
+    @property
+    def _content(self) -> tuple[np.dtype, tuple[int, ...]]:
+        return NUMBER, self.latents.shape
+
+
 def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSource:
-    """Prepared latents: `x` float32 [h, w, c] of mean 0 and variance 1 over the training split, and `label` if they have labels.
+    """Prepared latents: `x` float32 [h, w, c] of mean 0 and variance 1 over the training split, or `tokens` int32 [h, w] of a tokenizer;
+    and `label` if they have labels.
 
     In training each epoch samples every posterior anew; held-out latents, and all with sample=False, are the posteriors' means. Samples
     depend only on the seed, the attempt, the batch's number and the position in the batch.
@@ -169,14 +204,18 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
     labels = prepared.labels if label else ()
     splits = {split: _examples(folder, split, prepared, about, bool(labels)) for split in SPLITS}
     size = f"{about.image[0]}x{about.image[1]}"
+    field = Field(shape=about.shape, dtype="float32")
+    if isinstance(about, Tokens):
+        field = Field(shape=about.shape, dtype="int32", low=0, high=about.codes - 1)
+    train, what = splits["train"], "latents" if about.key == "x" else "tokens"
     return DataSource(
-        codec=Codec(medium=Image(), spec={"x": Field(shape=about.shape, dtype="float32")}, domain=about).labelled(labels),
+        codec=Codec(medium=Image(), spec={about.key: field}, domain=about).labelled(labels),
         splits=splits,
         fingerprint=hashlib.sha256(f"{prepared.identity} {sample} {label}".encode()).hexdigest()[:16],
         contents=Contents(facts=_facts(prepared)),
-        draw=splits["train"].draw if sample else None,
+        draw=train.draw if sample and isinstance(train, LatentExamples) else None,
         summary=(
-            f"latents of {len(splits['train']):,} images of {size} to train on, {len(splits['validation']):,} held out, "
+            f"{what} of {len(train):,} images of {size} to train on, {len(splits['validation']):,} held out, "
             f"{list(about.shape)} each; {len(labels)} labels",
             f"made by {about.name} (sha256 {about.sha256[:16]}), expected in {about.source}",
         ),
@@ -186,11 +225,13 @@ def latents(*, path: str, autoencoder: str, sample: bool, label: bool) -> DataSo
 def _facts(prepared: Prepared) -> dict[str, str]:
     counts = {f"latents of {split}": f"{num:,}" for split, num in prepared.counts.items()}
     about = prepared.latents
-    scale = f"{about.scale:.9g}, {short(repr(about.shift))}"
-    return {**counts, "their content": prepared.fingerprint, "their autoencoder": about.sha256[:16], "their scale and shift": scale}
+    facts = {**counts, "their content": prepared.fingerprint, "their autoencoder": about.sha256[:16]}
+    if isinstance(about, Latents):
+        facts["their scale and shift"] = f"{about.scale:.9g}, {short(repr(about.shift))}"
+    return facts
 
 
-def _examples(folder: Path, split: str, prepared: Prepared, latents: Latents, label: bool) -> LatentExamples:
+def _examples(folder: Path, split: str, prepared: Prepared, latents: Encoded, label: bool) -> EncodedExamples:
     """Raises UserError if a split's file is missing or damaged."""
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
@@ -205,4 +246,5 @@ def _examples(folder: Path, split: str, prepared: Prepared, latents: Latents, la
         raise UserError(f"{path} cannot be read ({str(error)[:120]}): prepare the latents again") from error
     if len(rows) != prepared.counts[split]:
         raise UserError(f"{path} holds {len(rows):,} records instead of {prepared.counts[split]:,}: prepare the latents again")
-    return LatentExamples(rows=rows, path=path, latents=latents, label=label)
+    kind = TokenExamples if isinstance(latents, Tokens) else LatentExamples
+    return kind(rows=rows, path=path, latents=latents, label=label)

@@ -29,6 +29,7 @@ class Autoencoder(nnx.Module):
     """
 
     SHARDING = ()  # convolutions shard the batch only, and a single head cannot be sharded
+    codes = 0  # latents are not quantized
 
     def __init__(
         self, *, shape: Sequence[int], widths: Sequence[int], depth: int, latent: int, groups: int, precision: str, attention: str,

@@ -35,7 +35,7 @@ class Tokenizer(nnx.Module):
         if quantizer not in ("fsq", "vq"):
             raise UserError(f"config.model.quantizer={quantizer!r} must be fsq or vq")
         self.factor = factor_of("tokenizer", shape, widths, depth=depth, groups=groups)
-        self.stages = stages if quantizer == "vq" else 1  # tokens per place
+        self.latent = stages if quantizer == "vq" else 1  # tokens per place
         if quantizer == "fsq":
             self.quantizer = FSQ(levels)
         elif stages == 1:

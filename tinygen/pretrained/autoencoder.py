@@ -1,4 +1,4 @@
-"""Loads trained autoencoders from a file of public weights or from a run of objective autoencoder."""
+"""Loads trained autoencoders, of latents or of tokens, from a file of public weights or from a run."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from flax import nnx
 from tinygen.checkpoints import store
 from tinygen.checkpoints.weights import digest, frozen
 from tinygen.errors import UserError
-from tinygen.pretrained import stable_diffusion_vae, weights
+from tinygen.pretrained import stable_diffusion_vae, vqgan, weights
 from tinygen.train_step import Tree, graph_of, merge
 
 
@@ -19,8 +19,9 @@ from tinygen.train_step import Tree, graph_of, merge
 class Autoencoder:
     """A frozen autoencoder, in float32.
 
-    encode: (variables, x [B, H, W, image_channels] in [-1, 1]) -> (mean, σ) of the latents, each [B, H/factor, W/factor, channels]
-    decode: (variables, z [B, h, w, channels]) -> x [B, factor·h, factor·w, image_channels]
+    encode: (variables, x [B, H, W, image_channels] in [-1, 1]) -> (mean, σ) of the latents, each [B, H/factor, W/factor, channels],
+        or tokens int32 [B, H/factor, W/factor], or [..., channels] of several stages
+    decode: (variables, z [B, h, w, channels], or tokens) -> x [B, factor·h, factor·w, image_channels]
 
     Both are pure and jittable. encode raises UserError for images whose sides `factor` does not divide.
     """
@@ -28,15 +29,16 @@ class Autoencoder:
     name: str  # of its file, or of the run's folder
     sha256: str  # of the file's bytes, or of a run's weights
     factor: int  # spatial downsampling factor; divides the sides of images
-    channels: int  # of the latents
+    channels: int  # of the latents; tokens per place
+    codes: int  # tokens are below this; 0 for latents
     image_channels: int  # 1 (grey) or 3 (RGB)
     variables: Tree  # the weights, on the host
-    encode: Callable[[Tree, jax.Array], tuple[jax.Array, jax.Array]]
+    encode: Callable[[Tree, jax.Array], Any]
     decode: Callable[[Tree, jax.Array], jax.Array]
 
 
 def load(source: str, option: str) -> Autoencoder:
-    """Loads the autoencoder from a .safetensors file of public weights or, averaged, from a run's workdir.
+    """Loads the autoencoder from a file of public weights or, averaged, from a run's workdir.
 
     option: the command-line option that gave the source, for messages
     Raises UserError if there is none.
@@ -49,8 +51,14 @@ def load(source: str, option: str) -> Autoencoder:
 
 
 def of_file(path: str, option: str) -> Autoencoder:
-    """Loads Stable Diffusion's autoencoder, or another of its architecture, from a file that `weights.read` accepts."""
+    """Loads Stable Diffusion's autoencoder, a VQGAN, or another of their architecture, from a file that `weights.read` accepts."""
     arrays, sha256 = weights.read(path)
+    if vqgan.CODEBOOK in arrays:
+        try:
+            sizes, variables = vqgan.from_file(arrays)
+        except ValueError as error:
+            raise UserError(f"{option}={path}: not a tokenizer of VQGAN: {error}") from error
+        return _frozen(os.path.basename(path), sha256, lambda rngs: vqgan.create(sizes, rngs), variables)
     try:
         sizes, params = stable_diffusion_vae.from_file(arrays)
     except ValueError as error:
@@ -60,12 +68,12 @@ def of_file(path: str, option: str) -> Autoencoder:
 
 
 def of_run(ckpt: str, option: str) -> Autoencoder:
-    """Loads the averaged weights of a run of objective autoencoder. Raises UserError for a run of another objective."""
+    """Loads the averaged weights of a run of objective autoencoder or tokenizer. Raises UserError for a run of another objective."""
     saved = store.find(ckpt, option=option)
-    if saved.config.objective.name != "autoencoder":
+    if saved.config.objective.name not in ("autoencoder", "tokenizer"):
         raise UserError(
             f"{option}={ckpt}: a run of objective {saved.config.objective.name!r} has no latents.\n"
-            "Train an autoencoder first, tinygen train --config=autoencoder_avatars, and give its workdir."
+            "Train an autoencoder first, tinygen train --config=autoencoder_avatars or fsq_faces, and give its workdir."
         )
     parts, params, buffers = frozen(saved)
     variables = {"params": params, "buffers": buffers}
@@ -79,6 +87,7 @@ def _frozen(name: str, sha256: str, create: Callable[[nnx.Rngs], Any], variables
         sha256=sha256,
         factor=model.factor,
         channels=model.latent,
+        codes=model.codes,
         image_channels=model.decoder.out.bias.shape[0],
         variables=variables,
         encode=lambda variables, x: merge(graph, **variables).encode(x),

@@ -1,10 +1,10 @@
-"""Maps a model's domain to its medium: identity, or decoding latents with the autoencoder that made them."""
+"""Maps a model's domain to its medium: identity, or decoding latents or tokens with the autoencoder that made them."""
 
 import functools
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from tinygen import build
 from tinygen import config as config_lib
 from tinygen.data.codec import Codec
-from tinygen.data.domain import Domain, Latents
+from tinygen.data.domain import Domain, Encoded, Latents, Tokens
 from tinygen.data.source import DataSource
 from tinygen.distributed import processes
 from tinygen.distributed.mesh import Layout, make_mesh
@@ -25,16 +25,22 @@ PIXELS = 2**18  # decoded at once per device: 256 features of each take 256 MiB
 
 def check(domain: Domain) -> None:
     """Loads and caches the autoencoder of latents. Raises UserError if it is missing or not the one that made them."""
-    if isinstance(domain, Latents):
-        _decoding(domain)
+    if isinstance(domain, Encoded):
+        _opened(domain)
 
 
 def to_medium(domain: Domain, x: np.ndarray) -> np.ndarray:
-    """Maps x [N, ...] of a model's domain to the medium: latents become images [N, H, W, C] in [-1, 1], or slightly beyond.
+    """Maps x [N, ...] of a model's domain to the medium: latents and tokens become images [N, H, W, C] in [-1, 1], or slightly beyond.
 
-    Each calling process decodes all of x on its own devices. Raises UserError as `check` does.
+    Masks become grey. Each calling process decodes all of x on its own devices. Raises UserError as `check` does.
     """
-    return _decoding(domain)(domain.unscaled(x)) if isinstance(domain, Latents) else domain.to_medium(x)
+    if isinstance(domain, Latents):
+        return _opened(domain).decode(domain.unscaled(x))
+    if isinstance(domain, Tokens):
+        masked = np.asarray(x) >= domain.codes
+        images = _opened(domain).decode(np.where(masked, 0, x))
+        return np.where(masked.repeat(domain.factor, 1).repeat(domain.factor, 2)[..., None], 0.0, images)
+    return domain.to_medium(x)
 
 
 def items(codec: Codec, x: np.ndarray) -> Any:
@@ -44,7 +50,13 @@ def items(codec: Codec, x: np.ndarray) -> Any:
 
 def given(codec: Codec, value: str) -> np.ndarray:
     """The tokens of an item with gaps, as the option --given has it: int32 [*places], negative in the gaps. Raises UserError if invalid."""
-    return codec.domain.of_medium(*codec.medium.read_given(value, codec.domain.medium_shape(codec.spec)))
+    domain = codec.domain
+    x, known = codec.medium.read_given(value, domain.medium_shape(codec.spec))
+    if isinstance(domain, Tokens):  # a token is known if all of its pixels are
+        h, w = domain.shape
+        x = _opened(domain).encode(np.where(known[..., None], x, 0.0)[None])[0]
+        known = np.all(known.reshape(h, domain.factor, w, domain.factor), (1, 3), keepdims=True)[:, 0, :, 0]
+    return domain.of_medium(x, known)
 
 
 def originals(domain: Domain, cure: str) -> DataSource | None:
@@ -53,7 +65,7 @@ def originals(domain: Domain, cure: str) -> DataSource | None:
     cure: advice for the error message
     Raises UserError if the images are gone or have changed.
     """
-    if not isinstance(domain, Latents):
+    if not isinstance(domain, Encoded):
         return None
     try:
         source = _images(json.dumps(dict(domain.data), sort_keys=True))
@@ -73,19 +85,26 @@ def _images(data: str) -> DataSource:
     return source
 
 
-def _decoding(latents: Latents) -> Callable[[np.ndarray], np.ndarray]:
-    return _opened(latents.source, latents.name, latents.sha256, latents.image)
+class Coding(NamedTuple):
+    """The functions of an autoencoder on any number of examples (see `in_batches`)."""
+
+    encode: Callable[[np.ndarray], Any]
+    decode: Callable[[np.ndarray], np.ndarray]
+
+
+def _opened(domain: Encoded) -> Coding:
+    return _loaded(domain.source, domain.name, domain.sha256, domain.image)
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(source: str, name: str, sha256: str, image: tuple[int, int, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _loaded(source: str, name: str, sha256: str, image: tuple[int, int, int]) -> Coding:
     found = autoencoder.load(os.path.expanduser(source), OPTION)
     if found.sha256 != sha256:
         raise UserError(
             f"{OPTION}={source} is not the autoencoder that made these latents: {found.name}, sha256 {found.sha256[:16]}, "
             f"in place of {name}, {sha256[:16]}.\nGive the original, or prepare latents with this one."
         )
-    return in_batches(found.decode, found.variables, at_once(image))
+    return Coding(*(in_batches(function, found.variables, at_once(image)) for function in (found.encode, found.decode)))
 
 
 def at_once(image: tuple[int, ...]) -> int:
@@ -106,8 +125,9 @@ def in_batches(function: Callable[[Any, jax.Array], Any], variables: Any, most: 
         each = min(most, 1 << (-(-len(x) // layout.batch_multiple) - 1).bit_length())  # powers of two, to compile few sizes
         size, results = each * layout.batch_multiple, []
         for first in range(0, len(x), size):
-            rows = np.asarray(x[first : first + size], np.float32)
-            filled = np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), np.float32)])
+            rows = np.asarray(x[first : first + size])
+            rows = rows.astype(np.int32 if np.issubdtype(rows.dtype, np.integer) else np.float32)
+            filled = np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
             with jax.set_mesh(layout.mesh):
                 result = jax.device_get(jitted(placed, jax.device_put(filled, layout.batch)))
             results.append(result)

@@ -39,7 +39,7 @@ def sizes_of(shapes: Mapping[str, tuple[int, ...]], book: tuple[int, ...]) -> di
     book: the shape of the codebook
     """
     if len(book) != 2 or not (2 <= book[0] <= 2**20 and 0 < book[1] <= MOST["features"]):
-        raise ValueError(f"{CODEBOOK} is {list(book[:4]) if any(book) else 'missing'}, where a tokenizer has codes")
+        raise ValueError(f"{CODEBOOK} is {list(book[:4])}, where a tokenizer has codes")
     pyramid = pyramid_of(shapes)
     attends = any(name.startswith(f"encoder.down_blocks.{len(pyramid['widths']) - 1}.attentions.") for name in shapes)
     return pyramid | dict(attends=attends, codes=book[0], code_width=book[1])
