@@ -7,7 +7,11 @@ Time: 7 minutes
     tinygen train --config=sundae_digits8
     tinygen train --config=sundae_digits8:mask
 
-FIGURES
+1.1M parameters; timed on two CPU cores with AVX-512 and bfloat16 (2,500 steps of 64 at 0.16 s; with `:mask`, one prediction per step,
+0.09 s). 500 samples, one seed of training: 99.8 % are classified as the requested class, pixel spread 0.87 and distance to the nearest
+training image 0.88 of real digits'; with `:mask` 98.6 %, 0.88 and 1.06 (scripts/compare/score_digits.py --data=digits8). Sampling
+stops after 50 evaluations on average, 64 at most.
+
 8x8 pixels in blocks of 2x2 are 16 tokens in the valley; 1,618 training images are 25 batches, so 2,500 steps see each 99 times.
 """
 
