@@ -5,8 +5,9 @@ import pytest
 from etils import epath
 from PIL import Image
 
+from tinygen.cli import flags as options
 from tinygen.errors import UserError
-from tinygen.evaluation.grid import combinations, parse, plot, table
+from tinygen.evaluation.grid import TYPES, combinations, parse, plot, table
 from tinygen.media import curve
 
 POINTS = {"guidance": [1.0, 1.5, 2.0], "nfe": [4, 25]}
@@ -101,3 +102,7 @@ def test_the_command_line_takes_all_words_after_the_flag(called):
     arguments = called("eval-fid", "--ckpt=runs/a", "--grid", "guidance=1,1.5,2", "nfe=4,25", "--num=100")[2]
     assert arguments["points"] == POINTS
     assert arguments["num"] == 100
+
+
+def test_every_setting_of_sampling_that_a_score_may_have_can_vary():
+    assert set(TYPES) == {*options.DENOISING, *options.TOKENS}

@@ -12,7 +12,9 @@ from tinygen.errors import UserError
 from tinygen.media import curve, image
 from tinygen.workdir.files import folder
 
-TYPES = {"nfe": int, "guidance": float, "sampler": str, "time_grid": str, "shift": float, "tolerance": float}
+TYPES: dict[str, type] = {"nfe": int, "guidance": float, "sampler": str, "time_grid": str, "shift": float, "tolerance": float}
+TYPES |= {"temperature": float, "temperature_decay": float, "top_k": int, "top_p": float}
+TYPES |= {"schedule": str, "choice_temperature": float, "remask": float, "proportion": float, "proportion_decay": float, "min_steps": int}
 WIDE = 8  # ratio of greatest to least value from which an axis is logarithmic
 MOST = 100  # combinations; more is a typing error
 
