@@ -25,7 +25,7 @@ def test_words_become_settings_of_their_types():
         ("guidance", "write SETTING=VALUE,VALUE with nfe, guidance, sampler"),
         ("guidance=", "write SETTING"),
         ("=1", "write SETTING"),
-        ("temperature=1", "write SETTING"),
+        ("min_p=1", "write SETTING"),
         ("nfe=4,x", "nfe takes whole numbers"),
         ("nfe=4.5", "nfe takes whole numbers"),
         ("nfe=4,,8", "nfe takes whole numbers"),
