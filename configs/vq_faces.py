@@ -5,6 +5,9 @@ Draws: each face beside its reconstruction from 16x16 tokens of 1,024 codes
 Time: 20 minutes
 
     tinygen train --config=vq_faces
+
+Timed on two busy CPU cores (2,000 steps of 8 in 19 minutes). On 256 held-out faces the averaged weights reach a PSNR of 27.6 dB, and
+their 65,536 tokens use all codes.
 """
 
 from tinygen.config import Config, base, vary

@@ -38,7 +38,7 @@ def parameters(recipe, config):
     """The number of parameters of a recipe's model, none of which is made, on data like those of its smoke variant; of text on tokens
     like its own, of whose number the size depends.
     """
-    if config.model.name == "minigpt":
+    if "tokenizer" in config.data:
         codec = gpt_step.codec_of(50_257 if config.data.tokenizer == "gpt2" else config.data.vocabulary, config.data.length)
     else:
         codec = build.data_source(smoke(recipe)).codec
@@ -65,7 +65,7 @@ def test_a_smoke_run_trains_evaluates_previews_and_saves(recipe, tmp_path, metri
     minimised = "raw_loss" if "raw_loss" in first else "loss"  # an adaptive weight makes the loss itself 1, or nearly, every step
     assert first[minimised] != last[minimised]
     assert {"eval_loss", "eval_ema_loss"} <= last.keys()
-    kind = "txt" if config.model.name == "minigpt" else "png"
+    kind = "txt" if "tokenizer" in config.data else "png"
     assert sorted({path.name[:6] for path in (tmp_path / "run" / "samples").glob(f"*.{kind}")}) == ["000001", "000002"]
     assert store.find(tmp_path / "run").step == 2
 
